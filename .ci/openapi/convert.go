@@ -18,7 +18,7 @@ import (
 //
 // grpc-gateway has a generator of OpenAPI 3, too, but it takes no routes and no texts from
 // files beside the protos.
-func convert(r io.Reader, w io.Writer) error {
+func convert(r io.Reader, w io.Writer, descriptors string) error {
 	var raw any
 	if err := json.NewDecoder(r).Decode(&raw); err != nil {
 		return err
@@ -45,6 +45,13 @@ func convert(r io.Reader, w io.Writer) error {
 	if err := dropUnused(doc); err != nil {
 		return err
 	}
+	if err := require(doc, descriptors); err != nil {
+		return err
+	}
+	if err := exemplify(doc); err != nil {
+		return err
+	}
+	secure(doc)
 	if b, err = json.MarshalIndent(doc, "", "  "); err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // Program openapi makes the OpenAPI documents in api/gateway, and lints them.
 //
-//	openapi convert <room.swagger.json >room.openapi.json
+//	openapi convert protos.binpb <room.swagger.json >room.openapi.json
 //	openapi lint lint.yaml room.openapi.json...
 package main
 
@@ -19,10 +19,10 @@ func main() {
 
 func run(args []string) error {
 	switch {
-	case len(args) == 1 && args[0] == "convert":
-		return convert(os.Stdin, os.Stdout)
+	case len(args) == 2 && args[0] == "convert":
+		return convert(os.Stdin, os.Stdout, args[1])
 	case len(args) > 2 && args[0] == "lint":
 		return lint(args[1], args[2:])
 	}
-	return errors.New("usage: openapi convert <SWAGGER >DOCUMENT, openapi lint CONFIG DOCUMENT")
+	return errors.New("usage: openapi convert DESCRIPTORS <SWAGGER >DOCUMENT, openapi lint CONFIG DOCUMENT")
 }

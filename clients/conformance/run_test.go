@@ -409,13 +409,43 @@ func TestClients(t *testing.T) {
 		fallback.leases.Load(), fronts[0].refusals.Load())
 }
 
-// TestSpeed measures how many IDs each client issues, and how often it asks a room for the first million.
+// goRate returns how many IDs a second the Go client issues.
+func goRate(t *testing.T, address string) float64 {
+	t.Helper()
+	const count = 20_000_000
+	ids, err := client.New(t.Context(), client.Options{Addresses: []string{address}, MinStep: 10 * count})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ids.Close()
+	tag, err := ids.Tag("fast")
+	if err == nil {
+		err = tag.Warm(t.Context())
+	}
+	began := time.Now()
+	for range count {
+		if _, ok := tag.TryNext(); !ok && err == nil {
+			_, err = tag.Next(t.Context())
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count / time.Since(began).Seconds()
+}
+
+// TestSpeed measures how many IDs each client issues, and how often it asks a room for the first million. It prints each
+// rate as a part of the Go client's on the same machine, and Java's as a part of an AtomicLong's:
+//
+//	go test -tags live ./clients/conformance -run TestSpeed -v
 func TestSpeed(t *testing.T) {
 	out := prepared(t)
 	cluster := testcluster.NewFake(t)
 	cluster.Init(testcluster.Halves(), "test")
 	cluster.Tag(func(s *record.TagSettings) { s.MaxStep = 1 << 40 }, "test", "order", "fast")
 	in := cluster.Room("a", "a1", func(cfg *room.Config) { cfg.HTTP = testcluster.Listen(t, "") })
+	chain := goRate(t, in.Address)
+	t.Logf("go: %.0f million IDs a second", chain/1e6)
 	for _, c := range clients {
 		at := newFront(t, in.HTTP, httptest.NewServer)
 		words := append(slices.Clone(c.run["bench"]), at.URL, "order", "fast")
@@ -424,7 +454,18 @@ func TestSpeed(t *testing.T) {
 		if err != nil || json.Unmarshal(text, &figures) != nil {
 			t.Errorf("%s: %v: %s", c.name, err, text)
 		}
-		t.Logf("%s: %s leases: %d", c.name, strings.TrimSpace(string(text)), at.leases.Load())
+		ratio := figures["perSecond"] / chain
+		t.Logf("%s: %.1f million IDs a second, 1/%.0f of Go's; %d leases", c.name, figures["perSecond"]/1e6, 1/ratio,
+			at.leases.Load())
+		least := map[string]float64{"python": 1.0 / 400, "node": 10.0 / 400}[c.name]
+		if atomic := figures["atomicLong"]; atomic > 0 {
+			ratio, least = figures["perSecond"]/atomic, 0.5
+			t.Logf("%s: %.2f of an AtomicLong, with %.0f threads %.2f", c.name, ratio, figures["threads"],
+				figures["perSecondOfAll"]/figures["atomicLongOfAll"])
+		}
+		if ratio < least {
+			t.Errorf("%s: %.4f; wanted: %.4f", c.name, ratio, least)
+		}
 		if leases := at.leases.Load(); leases > 20 {
 			t.Errorf("%s: %d leases for a million IDs; allowed: 20", c.name, leases)
 		}

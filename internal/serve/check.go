@@ -70,23 +70,37 @@ func (h *rest) check(w http.ResponseWriter, r *http.Request) (checked, error) {
 		c.body = nil
 		return c, refuseFields(fields)
 	}
-	for name, in := range c.values { // the path's value would replace it
+	if err := checkBody(fields, c.values); err != nil {
+		return c, err
+	}
+	if op.asQuery && len(query) > 0 {
+		if err = h.warnOfQuery(r, c.route.path, fields); err == nil {
+			c.body, err = bodyOf(query)
+		}
+	}
+	return c, err
+}
+
+// checkBody refuses fields of a body that differ from the path's, which would replace them.
+func checkBody(fields map[string]json.RawMessage, path map[string]string) error {
+	for name, in := range path {
 		var said string
 		if raw, ok := fields[name]; ok && (json.Unmarshal(raw, &said) != nil || said != in) {
-			return c, allocator.Errorf(allocator.Invalid,
+			return allocator.Errorf(allocator.Invalid,
 				"%s: %.100s in the body, %.100q in the path; leave it out of the body", name, raw, in)
 		}
 	}
-	if op.asQuery && len(query) > 0 {
-		if len(fields) > 0 {
-			return c, allocator.Errorf(allocator.Invalid, "query: %.100q beside a body; allowed: a body alone",
-				r.URL.RawQuery)
-		}
-		h.inQuery.Log(time.Now(), h.log.Warn, "fields of a request came in its URL, which others on the way "+
-			"write to their logs; the next version takes them in the body alone, as JSON", "path", c.route.path)
-		c.body, err = bodyOf(query)
+	return nil
+}
+
+// warnOfQuery warns of a request whose query has what belongs into its body. Its error is Invalid if it has a body, too.
+func (h *rest) warnOfQuery(r *http.Request, path string, fields map[string]json.RawMessage) error {
+	if len(fields) > 0 {
+		return allocator.Errorf(allocator.Invalid, "query: %.100q beside a body; allowed: a body alone", r.URL.RawQuery)
 	}
-	return c, err
+	h.inQuery.Log(time.Now(), h.log.Warn, "fields of a request came in its URL, which others on the way "+
+		"write to their logs; the next version takes them in the body alone, as JSON", "path", path)
+	return nil
 }
 
 // bodyOf returns the JSON object of parameters of a query: a.b is the field b of the object a. Every value is a text,

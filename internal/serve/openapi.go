@@ -86,7 +86,9 @@ func (op *operation) takeQuery(fields map[string]string) {
 	op.asQuery = true
 	for name, format := range fields {
 		p := &parameter{Name: name, In: "query"}
-		p.Schema.Type, p.Schema.Format = "string", format
+		if p.Schema.Type, p.Schema.Format = "string", format; format == "boolean" {
+			p.Schema.Type, p.Schema.Format = format, ""
+		}
 		op.query[name] = p
 	}
 }

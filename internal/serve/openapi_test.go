@@ -175,8 +175,8 @@ func checkRoute(t *testing.T, mux *http.ServeMux, path, method string, op *opena
 		}
 	}
 	service, call, _ := strings.Cut(strings.TrimRight(op.OperationID, "0123456789"), "_")
-	if call == "Next" { // with a count
-		call = "NextBatch"
+	if call == "Next" {
+		call, body = "NextBatch", `{"count":5}`
 	}
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(recorder{w}, httptest.NewRequest(method, target, strings.NewReader(body)))

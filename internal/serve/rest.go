@@ -39,6 +39,8 @@ func RoomRoutes(ids marchv1.IDServiceClient, hot access.Issuer, room marchv1.Roo
 	}
 	h.routes["/v1/tags/{tag}/lease"].methods[http.MethodPost].takeQuery(map[string]string{"count": "int64",
 		"window.nonce": "", "window.held.worker": "int64", "window.held.nonce": "", "window.age": ""})
+	h.routes[nextPath].methods[http.MethodPost].takeQuery(map[string]string{"count": "int64", "contiguous": "boolean",
+		"texts": "boolean"})
 	return func(mux *http.ServeMux) {
 		h.mount(mux)
 		if hot.Next != nil { // this pattern takes precedence over "/v1/" for POST; other methods go there

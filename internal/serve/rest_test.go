@@ -28,6 +28,9 @@ func TestNext(t *testing.T) {
 		{"POST /v1/tags/runs/next?count=1&contiguous=true", `{"runs":[{"first":"8","count":"1"}]}`},
 		{"POST /v1/tags/runs/next?count=1&contiguous=false",
 			`{"runs":[{"first":"9","count":"1"},{"first":"9223372036854775807","count":"1"}]}`},
+		{`POST /v1/tags/order/next {"count":"5"}`, `{"runs":[{"first":"10","count":"5"}]}`},
+		{`POST /v1/tags/runs/next {"tag":"runs","count":1,"contiguous":true}`,
+			`{"runs":[{"first":"15","count":"1"}]}`},
 		{"POST /v1/tags/last/next", `{"id":"9223372036854775807"}`},
 		{`POST /v1/tags/order/lease {"count":"7"}`,
 			`{"segment":{"version":"0","boundary":"0","range":null,"first":"9223372036854775806","count":"7"},"ttl":null,"serves":null,"limit":"0","time":null,"format":"","keyCheck":""}`},
@@ -47,7 +50,7 @@ func TestNext(t *testing.T) {
 // An unforeseen error is logged, by the hot route and by the gateway, and then not again for a
 // while. Errors that callers cause are not logged.
 func TestLogsUnforeseen(t *testing.T) {
-	for _, lost := range []string{"POST /v1/tags/lost/next", "POST /v1/tags/lost/next?count=2",
+	for _, lost := range []string{"POST /v1/tags/lost/next", `POST /v1/tags/lost/next {"count":2}`,
 		`POST /v1/tags/lost/lease {"count":1}`} {
 		s := serveRoom(t)
 		s.do("POST /v1/tags/unknown/next")
@@ -185,7 +188,11 @@ func TestRefuses(t *testing.T) {
 		{"POST /v1/tags/order/next {}", []string{"Content-Type: application/json", "Content-Type: text/plain"}, 415,
 			invalid, "application/json, text/plain"},
 		{"POST /v1/tags/order/next {}", []string{"Content-Encoding: gzip"}, 415, invalid, `"gzip"; allowed: none`},
-		{`POST /v1/tags/order/next {"count":5}`, nil, 400, invalid, `unknown field "count"`},
+		{`POST /v1/tags/order/next {"n":5}`, nil, 400, invalid, "count: none; allowed: 1 to 100000"},
+		{`POST /v1/tags/order/next {"count":5,"n":1}`, nil, 400, invalid, `body: (line 1:12): unknown field "n"`},
+		{`POST /v1/tags/order/next {"count":0}`, nil, 400, invalid, "count: 0; allowed: 1 to 100000"},
+		{`POST /v1/tags/order/next {"count":1,"tag":"other"}`, nil, 400, invalid, `"order" in the path`},
+		{`POST /v1/tags/order/next?count=1 {"count":1}`, nil, 400, invalid, "allowed: a body alone"},
 		{"POST /v1/tags/order/next [1]", nil, 400, invalid, "not a JSON object"},
 		{"POST /v1/tags/order/next null", nil, 400, invalid, "not a JSON object"},
 		{"POST /v1/tags/order/next {} {}", nil, 400, invalid, "invalid character"},

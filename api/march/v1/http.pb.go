@@ -110,7 +110,7 @@ type Issued struct {
 	Format *string `protobuf:"bytes,4,opt,name=format,proto3,oneof" json:"format,omitempty"`
 	// The check value of the format's key, where it needs one.
 	KeyCheck *string `protobuf:"bytes,5,opt,name=key_check,json=keyCheck,proto3,oneof" json:"key_check,omitempty"`
-	// With ?texts=true: the texts of all IDs of the runs, in their order.
+	// With texts: true: the texts of all IDs of the runs, in their order.
 	Texts         []string `protobuf:"bytes,6,rep,name=texts,proto3" json:"texts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

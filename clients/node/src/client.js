@@ -149,7 +149,7 @@ export class Tag {
 
   /** nextText returns an ID as a text, by the tag's format, of a room. id is undefined for IDs of 80 bits. */
   async nextText() {
-    const { answer } = await this.#c.rooms.ask(`${this.#path}/next?count=1&texts=true`);
+    const { answer } = await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: "1", texts: true } });
     if (!answer.texts?.length) {
       throw new MarchError("refused", `tag ${this.name}: it has no format, so its IDs have no texts`);
     }
@@ -230,7 +230,8 @@ export class Tag {
       await this.#wait(0);
       let got = this.#ofWindow(n);
       if (got === undefined) {
-        const { answer } = await this.#c.rooms.ask(`${this.#path}/next?count=${Math.min(n, BATCH)}`);
+        const { answer } = await this.#c.rooms.ask(`${this.#path}/next`,
+          { body: { count: String(Math.min(n, BATCH)) } });
         got = answer.runs.map((r) => new Run(BigInt(r.first), Number(r.count), BigInt(r.stride ?? 1)));
       } else if (got.length === 0) {
         await sleep(this.#ticks.left(Date.now()));

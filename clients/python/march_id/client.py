@@ -122,9 +122,10 @@ class Tag:
         self._target, self._limit, self._ttl, self._used = self._client._min, 0, 0.0, now()
         self._out, self._paced = 0, (0, now())  # IDs up to the run's end; how many were issued when, at the last lease
         self._timed = self._leasing = self._known = False
-        # Since when leases fail (0: they do not), why, when to ask again, and the pause then; when to replace and renew.
+        # Since when leases fail (0: they do not), why, when to ask again, and the pause then;
         self._failing, self._failed, self._retry_at = 0.0, MarchError(Kind.INTERNAL, ""), 0.0
-        self._pause, self._due, self._again = 0.0, 0.0, 1.0
+        self._pause = 0.0
+        self._due, self._again = 0.0, 1.0  # when to replace segments or renew the window, and the pause after a failure
 
     def next(self) -> int:
         """An ID. It waits only while none is held, for some seconds at most."""
@@ -154,7 +155,7 @@ class Tag:
 
     def next_text(self) -> Text:
         """An ID as a text, by the tag's format, of a room."""
-        answer = self._client._rooms.ask(self._path + "/next?count=1&texts=true")[0]
+        answer = self._client._rooms.ask(self._path + "/next", {"count": "1", "texts": True})[0]
         if not answer.get("texts"):
             raise MarchError(Kind.REFUSED, f"tag {self.name}: it has no format, so its IDs have no texts")
         return Text(answer["texts"][0], int(answer["runs"][0]["first"]) if answer["runs"] else None)
@@ -200,7 +201,7 @@ class Tag:
                 at = time.time_ns() // 1_000_000
                 run = self._ticks.take(n, at, *self._window) if self._ticks and self._timed else None
             if run is None:
-                answer = self._client._rooms.ask(f"{self._path}/next?count={min(n, BATCH)}")[0]
+                answer = self._client._rooms.ask(self._path + "/next", {"count": str(min(n, BATCH))})[0]
                 for r in answer["runs"]:
                     first, count, step = int(r["first"]), int(r["count"]), int(r.get("stride") or 1)
                     runs.append(range(first, first + count * step, step))

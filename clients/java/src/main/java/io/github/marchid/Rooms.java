@@ -78,7 +78,7 @@ final class Rooms {
         this.tokenFile = tokenFile;
     }
 
-    /** Returns the answer of the first room that gives one. A null body makes a GET, an empty one a POST without. */
+    /** Returns the answer of the first room that gives one. A null body makes a GET. */
     Answer ask(String path, String body, Room prefer) {
         long began = now();
         Comparator<Room> rank = Comparator.comparingInt(r -> r == prefer ? -1 : began < r.avoidUntil ? 3
@@ -138,7 +138,7 @@ final class Rooms {
                 request.header("Authorization", "Bearer " + token);
             }
             if (body != null) {
-                request.POST(body.isEmpty() ? BodyPublishers.noBody() : BodyPublishers.ofString(body));
+                request.POST(BodyPublishers.ofString(body));
             }
             HttpResponse<String> answer = http.send(request.build(), BodyHandlers.ofString());
             if (answer.statusCode() != 200) {

@@ -125,7 +125,7 @@ public final class Tag {
 
     /** Returns an ID as a text, by the tag's format, of a room. */
     public Text nextText() {
-        Map<String, Object> answer = client.rooms.ask(path + "/next?count=1&texts=true", "", null).body();
+        Map<String, Object> answer = client.rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", null).body();
         if (!(answer.get("texts") instanceof List<?> texts) || texts.isEmpty()) {
             throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts");
         }
@@ -253,7 +253,7 @@ public final class Tag {
             }
             if (run == null) {
                 long count = Math.min(n, BATCH);
-                runs.addAll(runsOf(client.rooms.ask(path + "/next?count=" + count, "", null).body()));
+                runs.addAll(runsOf(client.rooms.ask(path + "/next", "{\"count\":\"" + count + "\"}", null).body()));
                 n -= count;
             } else if (run.count() > 0) {
                 runs.add(run);
