@@ -21,9 +21,9 @@ type load struct {
 }
 
 func (c *Cluster) newLoad(room allocator.Room) *load {
-	cfg := traffic.Config{Dir: c.Dir, Room: room, Instances: make(map[allocator.Instance]traffic.Addresses), Tags: c.Tags,
-		Times: c.Times, Others: c.Others, Texts: c.Texts, Keys: []format.Key{c.Key}, TLS: c.TLS, Rate: c.Rate / len(c.Rooms),
-		Seed: c.Seed}
+	cfg := traffic.Config{Dir: c.Dir, Room: room, Instances: make(map[allocator.Instance]traffic.Addresses),
+		Tags: c.Tags, Times: c.Times, Others: c.Others, Texts: c.Texts, Keys: []format.Key{c.Key}, TLS: c.TLS,
+		Rate: c.Rate / len(c.Rooms), Seed: c.Seed}
 	for _, s := range c.Instances {
 		if s.Room == room {
 			cfg.Instances[allocator.Instance(s.ID)] = traffic.Addresses{GRPC: s.Reached, Doors: s.Doors}

@@ -269,7 +269,8 @@ func TestFind(t *testing.T) {
 		want         history.Found
 		n            int64
 	}{
-		{115, 5, history.Within, 5}, {115, 9, history.Within, 5}, {210, 9, history.Within, 5}, {120, 1, history.Foreign, 1},
+		{115, 5, history.Within, 5}, {115, 9, history.Within, 5}, {210, 9, history.Within, 5},
+		{120, 1, history.Foreign, 1},
 		{209, 1, history.Foreign, 1},
 		{114, 1, history.Nowhere, 1}, {215, 1, history.Nowhere, 1}, {0, 1, history.Nowhere, 1},
 		{299, 1, history.Nowhere, 1},

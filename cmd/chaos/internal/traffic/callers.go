@@ -6,16 +6,19 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
@@ -26,7 +29,8 @@ type caller struct {
 	tags    func(Config) []allocator.Tag
 	share   int   // of the rate, in thousandths, of all these callers
 	largest int64 // how many IDs it asks for at most
-	ask     ask   // nil for the Go client
+	ask     ask
+	room    bool // one for the whole room, and none for each instance
 }
 
 // ask asks for a number of IDs of a tag, and returns those of each tag that it got.
@@ -45,20 +49,24 @@ func allCounts(c Config) []allocator.Tag {
 // Door is the tag of the doors' callers: one of Others.
 const Door allocator.Tag = "door"
 
+// callers are all rows. Half of the IDs come by batches, and most of the rest by the Go client: single IDs cost the
+// most.
 var callers = []caller{
-	{"batch", counters, 500, largestBatch, batch},
-	{"client", counters, 430, largestBatch, nil},
-	{"batch", times, 20, smallBatch, batch},
-	{"client", times, 10, smallBatch, nil},
-	{"batch", others, 10, smallBatch, batch},
-	{"client", others, 5, smallBatch, nil},
-	{"one", allCounts, 2, 1, one},
-	{"contiguous", allCounts, 5, smallBatch, contiguous},
-	{"many", allCounts, 5, smallBatch, many},
-	{"redis", doors, 1, 1, incr},
-	{"leaf", doors, 1, 1, web("leaf", "/api/segment/get/%s?n=%d")},
-	{"tinyid", doors, 1, smallBatch, web("tinyid", "/tinyid/id/nextIdSimple?token="+Token+"&bizType=%s&batchSize=%d")},
-	{"cosid", doors, 1, 1, web("cosid", "/ids/%s?n=%d")},
+	{"batch", counters, 500, largestBatch, batch, false},
+	{"client", counters, 430, largestBatch, goClient, true},
+	{"stream", counters, 50, 50, stream, false},
+	{"batch", times, 20, smallBatch, batch, false},
+	{"client", times, 10, smallBatch, goClient, true},
+	{"batch", others, 10, smallBatch, batch, false},
+	{"client", others, 5, smallBatch, goClient, true},
+	{"one", allCounts, 2, 1, one, false},
+	{"contiguous", allCounts, 5, smallBatch, contiguous, false},
+	{"many", allCounts, 5, smallBatch, many, false},
+	{"redis", doors, 1, 1, incr, false},
+	{"leaf", doors, 1, 1, web("leaf", "/api/segment/get/%s?n=%d"), false},
+	{"tinyid", doors, 1, smallBatch,
+		web("tinyid", "/tinyid/id/nextIdSimple?token="+Token+"&bizType=%s&batchSize=%d"), false},
+	{"cosid", doors, 1, 1, web("cosid", "/ids/%s?n=%d"), false},
 }
 
 // Token is what TinyId's callers prove their right by.
@@ -71,6 +79,13 @@ type place struct {
 	ids   marchv1.IDServiceClient
 	doors map[string]string
 	redis *redis.Client
+
+	// of one caller:
+	stream grpc.BidiStreamingClient[marchv1.NextRequest, marchv1.NextResponse]
+	cancel context.CancelFunc // ends the stream
+	opened time.Time
+	client *client.Client
+	handle *client.Tag
 }
 
 func newPlace(name allocator.Instance, at Addresses, as api.Credentials) (*place, error) {
@@ -84,6 +99,18 @@ func newPlace(name allocator.Instance, at Addresses, as api.Credentials) (*place
 }
 
 func (p *place) close() error { return errors.Join(p.conn.Close(), p.redis.Close()) }
+
+// end ends what a caller opened for itself.
+func (p *place) end() {
+	if p.stream != nil {
+		_ = p.stream.CloseSend()
+		p.cancel()
+		p.stream = nil
+	}
+	if p.client != nil {
+		p.client.Close()
+	}
+}
 
 // silent keeps go-redis from printing what the log has, too.
 type silent struct{}
@@ -100,6 +127,7 @@ func (l *Load) asks(ctx context.Context, row caller, at *place, tag allocator.Ta
 		return err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
+	defer at.end()
 	for {
 		n, ok := p.wait(ctx)
 		if !ok {
@@ -113,18 +141,20 @@ func (l *Load) asks(ctx context.Context, row caller, at *place, tag allocator.Ta
 		if bad := (wrong{}); errors.As(err, &bad) {
 			return fmt.Errorf("%s, %s: %w", got.Who(), row.name, bad.error)
 		}
+		got.Received = time.Now()
+		for of, runs := range answer { // also some that came before an error
+			if got.Tag, got.Runs = of, runs; len(runs) > 0 {
+				if err := l.got(file, got); err != nil {
+					return err
+				}
+			}
+		}
 		if err != nil {
+			got.Tag = tag
 			if err := l.failed(file, got, err); err != nil {
 				return err
 			}
 			pause(ctx, retryPause)
-			continue
-		}
-		got.Received = time.Now()
-		for got.Tag, got.Runs = range answer {
-			if err := l.got(file, got); err != nil {
-				return err
-			}
 		}
 	}
 }
@@ -232,7 +262,10 @@ func many(ctx context.Context, l *Load, at *place, tag allocator.Tag, n int64) (
 // incr is a caller of the door for Redis.
 func incr(ctx context.Context, _ *Load, at *place, tag allocator.Tag, _ int64) (ids, error) {
 	id, err := at.redis.Incr(ctx, string(tag)).Result()
-	return ids{tag: {{First: id, Count: 1}}}, err
+	if err != nil {
+		return nil, err
+	}
+	return ids{tag: {{First: id, Count: 1}}}, nil
 }
 
 // web returns a caller of a door over HTTP, which answers IDs with commas in between.
@@ -265,4 +298,96 @@ func web(door, path string) ask {
 		}
 		return ids{tag: runs}, l.check(tag, n, runs, nil)
 	}
+}
+
+// stream sends requests without waiting for answers. A stream lives for some seconds.
+func stream(ctx context.Context, _ *Load, at *place, tag allocator.Tag, n int64) (ids, error) {
+	const streamFor = 5 * time.Second
+	if time.Since(at.opened) > streamFor {
+		at.end()
+	}
+	if at.stream == nil {
+		streaming, cancel := context.WithCancel(context.WithoutCancel(ctx)) // no deadline: it is for all calls
+		s, err := at.ids.Stream(streaming)
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		at.stream, at.cancel, at.opened = s, cancel, time.Now()
+	}
+	defer context.AfterFunc(ctx, at.cancel)() // it hangs
+	var group errgroup.Group
+	group.Go(func() error {
+		for range n {
+			if err := at.stream.Send(&marchv1.NextRequest{Tag: string(tag)}); err != nil {
+				return nil // Recv has the reason
+			}
+		}
+		return nil
+	})
+	var runs []allocator.Run
+	var err error
+	for range n {
+		var answer *marchv1.NextResponse
+		if answer, err = at.stream.Recv(); err != nil {
+			break
+		}
+		runs = appendID(runs, answer.GetId())
+	}
+	_ = group.Wait() // it returns nil
+	if err != nil {
+		at.end()
+	}
+	return ids{tag: runs}, err
+}
+
+// goClient is a program that uses the Go client: it holds segments, or windows, of its own. It takes some IDs
+// one by one, and the others at once.
+func goClient(ctx context.Context, l *Load, at *place, tag allocator.Tag, n int64) (ids, error) {
+	if at.client == nil {
+		opts := client.Options{Reserve: 2 * time.Second, MaxStep: 1_000_000, Timeout: time.Second, OpaqueKeys: l.Keys,
+			TLS: l.TLS}
+		for _, address := range l.Instances {
+			opts.Addresses = append(opts.Addresses, address.GRPC)
+		}
+		slices.Sort(opts.Addresses)
+		c, err := client.New(context.WithoutCancel(ctx), opts)
+		if err != nil {
+			return nil, err
+		}
+		at.client = c
+		if at.handle, err = c.Tag(string(tag)); err != nil {
+			return nil, wrong{err}
+		}
+	}
+	var runs []allocator.Run
+	for range n % 100 {
+		id, one := at.handle.TryNext()
+		if !one {
+			break
+		}
+		runs = appendID(runs, id)
+	}
+	want := n - n%100 + 1
+	more, err := at.handle.NextN(ctx, want, nil)
+	if got := count(more); err == nil && got != want {
+		err = wrong{fmt.Errorf("asked for %d IDs and got %d", want, got)}
+	}
+	return ids{tag: append(runs, more...)}, err
+}
+
+// appendID adds an ID to runs.
+func appendID(runs []allocator.Run, id int64) []allocator.Run {
+	if n := len(runs); n > 0 && runs[n-1].First+runs[n-1].Count == id {
+		runs[n-1].Count++
+		return runs
+	}
+	return append(runs, allocator.Run{First: id, Count: 1})
+}
+
+func count(runs []allocator.Run) (n int64) {
+	for _, run := range runs {
+		n += run.Count
+	}
+	return n
 }

@@ -93,39 +93,30 @@ func (l *Load) Counts() map[string]Count {
 // Run makes load until ctx ends.
 func (l *Load) Run(ctx context.Context) (err error) {
 	group, ctx := errgroup.WithContext(ctx)
-	// Half of the IDs come by batches, and most of the rest by the client: single IDs in
-	// streams cost the most.
-	instances := slices.Sorted(maps.Keys(l.Instances))
 	var places []*place
 	defer func() {
 		for _, at := range places {
 			err = errors.Join(err, at.close())
 		}
 	}()
-	for n, name := range instances {
+	for _, name := range slices.Sorted(maps.Keys(l.Instances)) {
 		at, err := newPlace(name, l.Instances[name], api.Credentials{TLS: l.TLS})
 		if err != nil {
 			return err
 		}
 		places = append(places, at)
-		tag := l.Tags[n%len(l.Tags)]
-		group.Go(func() error { return l.streams(ctx, at.ids, name, tag, l.Rate/20/len(instances)) })
 	}
 	for k, row := range callers {
 		tags, of := row.tags(l.Config), places
-		if row.ask == nil { // the Go client's, for the whole room
-			of = places[:1]
+		if row.room {
+			of = []*place{{}}
 		}
 		for n, at := range of {
 			for i, tag := range tags {
 				pace := l.pace(l.Rate*row.share/1000/len(of)/len(tags), 1000*k+n*len(tags)+i)
 				pace.largest = row.largest
-				group.Go(func() error {
-					if row.ask == nil {
-						return l.client(ctx, tag, pace)
-					}
-					return l.asks(ctx, row, at, tag, pace)
-				})
+				own := *at // its stream, or its client
+				group.Go(func() error { return l.asks(ctx, row, &own, tag, pace) })
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
@@ -42,15 +44,22 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// An answer must have the requested number of IDs, in any number of runs.
-func TestShort(t *testing.T) {
-	runs := []allocator.Run{{First: 5, Count: 3}, {First: 100, Count: 4}}
-	if err := short("a/client t", 7, runs); err != nil {
-		t.Error(err)
-	}
-	for _, want := range []int64{6, 8} {
-		if err := short("a/client t", want, runs); err == nil {
-			t.Errorf("7 IDs are as good as %d", want)
+// An answer must have the requested number of IDs, in any number of runs, with their texts.
+func TestWrongAnswers(t *testing.T) {
+	runs := []allocator.Run{{First: 5, Count: 2}, {First: 100, Count: 1}}
+	l := New(Config{Texts: map[allocator.Tag]*texts.Text{"text": texts.New("decimal(3)", "", nil)}})
+	for _, test := range []struct {
+		tag  allocator.Tag
+		n    int64
+		text string
+		ok   bool
+	}{
+		{"plain", 3, "", true}, {"plain", 2, "", false}, {"plain", 4, "", false}, {"plain", 3, "005", false},
+		{"text", 3, "005 006 100", true}, {"text", 3, "005 006", false}, {"text", 3, "005 007 100", false},
+		{"text", 3, "005 006 100 101", false},
+	} {
+		if err := l.check(test.tag, test.n, runs, strings.Fields(test.text)); (err == nil) != test.ok {
+			t.Errorf("%+v: %v", test, err)
 		}
 	}
 }
