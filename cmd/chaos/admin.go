@@ -100,7 +100,8 @@ func (a *admin) init(ctx context.Context) error {
 	}
 	for _, tag := range a.cluster.Others {
 		settings := proto.CloneOf(others[tag])
-		settings.Name, settings.Reserve, settings.MaxStep = string(tag), durationpb.New(startReserve), ptr(int64(10_000))
+		settings.Name, settings.Reserve = string(tag), durationpb.New(startReserve)
+		settings.MaxStep = ptr(int64(10_000))
 		all = append(all, settings)
 	}
 	for _, tag := range a.cluster.Times {
