@@ -48,29 +48,6 @@ func TestStopDev(t *testing.T) {
 	}
 }
 
-// TestDevAuditLog: march dev writes the entries of its processes to --audit-log, and march audit verify takes the file.
-func TestDevAuditLog(t *testing.T) {
-	t.Parallel()
-	base, err := freeBase()
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := filepath.Join(t.TempDir(), "audit.jsonl")
-	d := startDev(t, base, "--audit-log", log)
-	if _, stderr, code := march(t, "tag", "create", "order", "--console", d.address(portConsoleGRPC)); code != exitOK {
-		t.Fatal(stderr)
-	}
-	text, err := os.ReadFile(log)
-	if err != nil || !strings.Contains(string(text), `"action":"create tag"`) {
-		t.Errorf("%v: %s", err, text)
-	}
-	stdout, stderr, code := march(t, "audit", "verify", "--log", log, "--etcd", d.address(portEtcdClient))
-	if code != exitOK || strings.Count(string(text), "\n") < 2 || !strings.Contains(stdout, "2 changes, ") ||
-		strings.Contains(stdout, "would not be seen") { // which it says of a writer that the log does not have
-		t.Errorf("exit code %d\n%s%s%s", code, text, stdout, stderr)
-	}
-}
-
 // TestDevBesideAnother runs march dev twice without flags. The second takes other ports, and says so. Each
 // prints commands that reach it; commands without flags reach the one that runs for longest, also after
 // the other was killed.
