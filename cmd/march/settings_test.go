@@ -120,8 +120,8 @@ func TestFlagsNameTheirValues(t *testing.T) {
 	}
 }
 
-// TestInputsAreCheckedAlike: a value that is not allowed is refused before anything listens or is asked, whether it is of
-// a flag, of the environment or of a file, and the error names where it stands.
+// TestInputsAreCheckedAlike: a value that is not allowed is refused before anything listens or is asked, whether it is
+// of a flag, of the environment or of a file, and the error names where it stands.
 func TestInputsAreCheckedAlike(t *testing.T) {
 	for _, row := range []struct{ setting, value, says string }{
 		{"etcd", "host", `etcd endpoints: "host"; allowed: host:port or http(s)://host:port`},
