@@ -14,24 +14,37 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
+// ask is one call of a room for a tag.
+type ask func(ctx context.Context, room marchv1.IDServiceClient, tag string) error
+
+func next(ctx context.Context, room marchv1.IDServiceClient, tag string) error {
+	_, err := room.Next(ctx, &marchv1.NextRequest{Tag: tag})
+	return err
+}
+
+func leaseOne(ctx context.Context, room marchv1.IDServiceClient, tag string) error {
+	_, err := room.Lease(ctx, &marchv1.LeaseRequest{Tag: tag, Count: 1})
+	return err
+}
+
 // loadTags makes a room create the chains of all tags, and lease for each.
 func loadTags(ctx context.Context, address string, tags int) error {
+	return onTags(ctx, address, tags, 1, 64, next)
+}
+
+// onTags calls a room for every step-th of its tags, as so many callers.
+func onTags(ctx context.Context, address string, tags, step, workers int, call ask) error {
 	conn, err := api.Dial(address)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
 	client := marchv1.NewIDServiceClient(conn)
-	const workers = 64
 	group, ctx := errgroup.WithContext(ctx)
 	for k := range workers {
 		group.Go(func() error {
-			for i := k; i < tags; i += workers {
-				err := again(ctx, func() error {
-					_, err := client.Next(ctx, &marchv1.NextRequest{Tag: string(tagName(i))})
-					return err
-				})
-				if err != nil {
+			for i := k * step; i < tags; i += workers * step {
+				if err := again(ctx, func() error { return call(ctx, client, string(tagName(i))) }); err != nil {
 					return err
 				}
 			}

@@ -11,8 +11,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
-	"github.com/march-id/march/api"
-	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -80,51 +78,17 @@ func moved(move int64) allocator.Layout {
 // activate makes a room lease some of the tags, evenly spread. Their chains then hold less than
 // their target: a second lease follows.
 func activate(ctx context.Context, address string, tags, step int) error {
-	const workers = 32
-	conn, err := api.Dial(address)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	client := marchv1.NewIDServiceClient(conn)
-	group, ctx := errgroup.WithContext(ctx)
-	for k := range workers {
-		group.Go(func() error {
-			for i := k * step; i < tags; i += workers * step {
-				err := again(ctx, func() error {
-					_, err := client.Lease(ctx, &marchv1.LeaseRequest{Tag: string(tagName(i)), Count: 1})
-					return err
-				})
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	return group.Wait()
+	return onTags(ctx, address, tags, step, 32, leaseOne)
 }
 
-// keepActive makes callers ask a room for an ID of some of the tags, again and again until ctx
+// keepActive makes a caller ask a room for an ID of some of the tags, again and again until ctx
 // ends: a tag without recent callers leases nothing after a move. These IDs are too few to
 // cause a refill.
 func keepActive(ctx context.Context, address string, tags, step int) error {
 	const pause = 5 * time.Second
-	conn, err := api.Dial(address)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	client := marchv1.NewIDServiceClient(conn)
 	for ctx.Err() == nil {
-		for i := 0; i < tags && ctx.Err() == nil; i += step {
-			err := again(ctx, func() error {
-				_, err := client.Next(ctx, &marchv1.NextRequest{Tag: string(tagName(i))})
-				return err
-			})
-			if err != nil && ctx.Err() == nil {
-				return err
-			}
+		if err := onTags(ctx, address, tags, step, 1, next); err != nil && ctx.Err() == nil {
+			return err
 		}
 		select {
 		case <-ctx.Done():
