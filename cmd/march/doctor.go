@@ -690,6 +690,8 @@ func (f *examination) certificates() {
 			}
 			level, ends := levelFailed, fmt.Sprintf("ends in %d days", int64(left/(24*time.Hour)))
 			switch {
+			case 0 < left && left < 48*time.Hour:
+				ends = fmt.Sprintf("ends in %d hours", int64(left/time.Hour))
 			case left <= 0:
 				ends = "ended at " + cellText(c.GetEnds())
 			case left >= certSoon:

@@ -137,6 +137,9 @@ func TestDoctorFindings(t *testing.T) {
 		{"a certificate ends soon", func(d *marchv1.DiagnoseResponse) {
 			d.Certificates[0].Ends = timestamppb.New(sentAt.Add(20 * 24 * time.Hour))
 		}, "certificates", levelWarning, "/c (--etcd-cert of a/two) ends in 19 days: CN=march"},
+		{"a certificate ends at once", func(d *marchv1.DiagnoseResponse) {
+			d.Certificates[0].Ends = timestamppb.New(sentAt.Add(30 * time.Hour))
+		}, "certificates", levelFailed, "/c (--etcd-cert of a/two) ends in 29 hours: CN=march"},
 		{"a certificate has ended", func(d *marchv1.DiagnoseResponse) {
 			d.Certificates[0].Ends = timestamppb.New(sentAt)
 		}, "certificates", levelFailed, "ended at 2030-01-02T03:04:05Z"},
