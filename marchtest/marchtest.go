@@ -13,6 +13,7 @@ package marchtest
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"strings"
 	"sync/atomic"
@@ -111,7 +112,8 @@ func (c *Cluster) start(in string, number int, i *instance) {
 	if i.Room != nil {
 		grpc, http = i.Address, i.HTTP
 	}
-	i.Room = c.cluster.Room(allocator.Room(in), allocator.Instance(in+"-"+string(rune('1'+number))), func(cfg *room.Config) {
+	name := allocator.Instance(fmt.Sprintf("%s-%d", in, number+1))
+	i.Room = c.cluster.Room(allocator.Room(in), name, func(cfg *room.Config) {
 		cfg.Ledger = c.cluster.LedgerOver(over, func(cfg *ledger.Config) {
 			cfg.Now = func() time.Time { return time.Now().Add(time.Duration(i.skew.Load())) }
 		})

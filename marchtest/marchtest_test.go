@@ -45,7 +45,8 @@ func TestCluster(t *testing.T) {
 		t.Errorf("%s, %v", in, err)
 	}
 	march.Move(map[string][2]int64{"eu": {0, 800}, "us": {800, 1000}})
-	if segment, err := ids.Lease(t.Context(), "order", 5); err != nil || segment.First%1000 < 800 { // which shows the move
+	segment, err := ids.Lease(t.Context(), "order", 5) // which shows the move
+	if err != nil || segment.First%1000 < 800 {
 		t.Fatalf("%v, %v", segment, err)
 	}
 	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {

@@ -10,9 +10,10 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// Gate checks which caller may make which call. GateConfig are its settings.
 type (
-	Gate       = access.Gate
+	// Gate checks which caller may make which call.
+	Gate = access.Gate
+	// GateConfig are the settings of a Gate.
 	GateConfig = access.Config
 )
 
@@ -30,9 +31,10 @@ func NewMetrics(build string, labels prometheus.Labels) *Metrics {
 	return serve.NewMetrics(build, labels)
 }
 
-// Diagnoser answers operators' questions about a process. DiagnoserConfig says what the process is.
 type (
-	Diagnoser       = problem.Host
+	// Diagnoser answers operators' questions about a process.
+	Diagnoser = problem.Host
+	// DiagnoserConfig says what the process is.
 	DiagnoserConfig = problem.HostConfig
 )
 

@@ -74,7 +74,9 @@ func require(doc *openapi3.T, descriptors string) error {
 			}
 			s.Required = mustHave[name]
 		case err == nil:
-			always(s, found.(protoreflect.MessageDescriptor))
+			if m, ok := found.(protoreflect.MessageDescriptor); ok {
+				always(s, m)
+			}
 		}
 	}
 	return nil
@@ -138,8 +140,8 @@ func always(s *openapi3.Schema, m protoreflect.MessageDescriptor) {
 func secure(doc *openapi3.T) {
 	doc.Components.SecuritySchemes = openapi3.SecuritySchemes{"token": {Value: openapi3.NewSecurityScheme().
 		WithType("http").WithScheme("bearer").WithDescription(
-		"A token of march token create, or a JWT of the server's OpenID Connect issuer. A certificate of a client's own, " +
-			"in TLS, may take its place, and a server without a policy needs neither.")}}
+		"A token of march token create, or a JWT of the server's OpenID Connect issuer. A certificate of a client's " +
+			"own, in TLS, may take its place, and a server without a policy needs neither.")}}
 	doc.Security = openapi3.SecurityRequirements{{}, {"token": {}}}
 }
 

@@ -137,7 +137,8 @@ func (d *discovery) ask(ctx context.Context) error {
 	return d.tell(answer.GetInstances())
 }
 
-// askConsoles sends a request to one console after the other, and returns the first answer. Its Kind is that of the consoles' errors.
+// askConsoles sends a request to one console after the other, and returns the first answer. Its Kind is that of the
+// consoles' errors.
 func askConsoles[Q, A any](ctx context.Context, d *discovery,
 	method func(marchv1.ConsoleServiceClient, context.Context, Q, ...grpc.CallOption) (A, error),
 	request Q) (none A, _ error) {

@@ -88,7 +88,8 @@ func (c *Client) Decode(ctx context.Context, id int64) (Place, error) {
 func (c *Client) RoomOf(ctx context.Context, id int64) (room string, err error) {
 	p, err := c.Decode(ctx, id)
 	if err == nil && p.Room == "" {
-		err = allocator.Errorf(allocator.NotFound, "no room has the residue %d in layout version %d", p.Residue, p.Version)
+		err = allocator.Errorf(allocator.NotFound, "no room has the residue %d in layout version %d", p.Residue,
+			p.Version)
 	}
 	return p.Room, err
 }

@@ -434,8 +434,8 @@ func goRate(t *testing.T, address string) float64 {
 	return count / time.Since(began).Seconds()
 }
 
-// TestSpeed measures how many IDs each client issues, and how often it asks a room for the first million. It prints each
-// rate as a part of the Go client's on the same machine, and Java's as a part of an AtomicLong's:
+// TestSpeed measures how many IDs each client issues, and how often it asks a room for the first million. It prints
+// each rate as a part of the Go client's on the same machine, and Java's as a part of an AtomicLong's:
 //
 //	go test -tags live ./clients/conformance -run TestSpeed -v
 func TestSpeed(t *testing.T) {

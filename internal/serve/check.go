@@ -93,7 +93,8 @@ func checkBody(fields map[string]json.RawMessage, path map[string]string) error 
 	return nil
 }
 
-// warnOfQuery warns of a request whose query has what belongs into its body. Its error is Invalid if it has a body, too.
+// warnOfQuery warns of a request whose query has what belongs into its body. Its error is Invalid if it has a body,
+// too.
 func (h *rest) warnOfQuery(r *http.Request, path string, fields map[string]json.RawMessage) error {
 	if len(fields) > 0 {
 		return allocator.Errorf(allocator.Invalid, "query: %.100q beside a body; allowed: a body alone", r.URL.RawQuery)

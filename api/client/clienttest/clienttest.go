@@ -161,7 +161,8 @@ func (i *Issuer) take(ctx context.Context, name string, least, n int64, asText b
 	}
 	s, err := i.layout.Segment(room, t.next, n, t.limit)
 	if err == nil && s.Count < least {
-		err = allocator.Errorf(allocator.Exhausted, "tag %s: %d IDs are left below the limit %d", name, s.Count, t.limit)
+		err = allocator.Errorf(allocator.Exhausted, "tag %s: %d IDs are left below the limit %d", name, s.Count,
+			t.limit)
 	}
 	if err != nil {
 		return nil, none, &allocator.LimitError{Limit: t.limit, Err: err}
