@@ -266,7 +266,10 @@ func TestManifestMistakes(t *testing.T) {
 			"f:4:19: there is no field layout.rooms.a.uper; allowed: lower, upper"},
 		{"tags: &x {}\nlayout: *x", "allowed: a mapping"},
 		{"tags:\n  <<: {a: 1}", "a YAML mergekey as a name; allowed: a text"},
-		{"[[[[[[[[[[", "f:1:9: more than 8 brackets in each other"},
+		{"[[[[[[[[[[", "f:1:9: more than 8 brackets or lists in each other"},
+		{"tags: \n  " + strings.Repeat("- ", 20_000) + "x", "f:2:21: more than 8 brackets or lists in each other"},
+		{"tags: \n  " + strings.Repeat("? ", 20_000) + "x", "f:2:21: more than 8 brackets or lists in each other"},
+		{strings.Repeat("n", 300) + ": [1, 1]", "f:1:1: more than 8 brackets or lists in each other, or a name of over 256 "},
 	} {
 		_, err := parseManifest("f", []byte(tt.file))
 		if err == nil || !strings.Contains(err.Error(), tt.want) || allocator.KindOf(err) != allocator.Invalid {

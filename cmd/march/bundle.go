@@ -134,7 +134,7 @@ var secretIn = regexp.MustCompile(
 
 // scrub returns a text without users, passwords and tokens.
 func scrub(text string) string {
-	return secretIn.ReplaceAllString(withoutSecrets(text), "${1}hidden")
+	return secretIn.ReplaceAllString(words.WithoutSecrets(text), "${1}hidden")
 }
 
 // writeBundle writes the archive: a directory of that name with the files.

@@ -23,6 +23,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/smallfile"
+	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/internal/yamlfile"
 )
 
@@ -216,6 +217,10 @@ func newContextShow(c *common) *cobra.Command {
 		settings, err := f.Get(name)
 		if err != nil {
 			return false, err
+		}
+		settings = maps.Clone(settings)
+		for setting, value := range settings {
+			settings[setting] = words.WithoutSecrets(value)
 		}
 		return false, c.print(map[string]any{"name": name, "settings": settings}, func(w *tabwriter.Writer) {
 			put(w, "context\t%s\n", name)

@@ -22,6 +22,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
@@ -228,12 +229,21 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocato
 		}
 		cmd := command(&common{output: "text", logLevel: cmp.Or(d.common.logLevel, "warn"),
 			logFormat: d.common.logFormat, stdout: io.Discard, stderr: d.common.stderr, within: &within{listen, begun}})
-		args = append(append(args, "--etcd", d.ports.Address(portEtcdClient), "--audit-log", d.auditLog,
-			"--allowed-hosts", strings.Join(d.hosts, ",")), d.tls.Servers()...)
+		args = append(append(args, "--etcd", d.ports.Address(portEtcdClient), "--audit-log", d.auditLog),
+			d.tls.Servers()...)
+		lists := map[string][]string{"allowed-hosts": d.hosts, "opaque-key": d.opaqueKeys} // as they are: they were read
 		group.Go(func() error {
 			cmd.SetContext(ctx)
 			if err := cmd.ParseFlags(args); err != nil {
 				return err
+			}
+			for name, list := range lists {
+				if f := cmd.Flags().Lookup(name); f != nil && len(list) > 0 {
+					if err := f.Value.(pflag.SliceValue).Replace(list); err != nil { //nolint:errcheck // a list's value is one
+						return err
+					}
+					f.Changed = true
+				}
 			}
 			return cmd.RunE(cmd, cmd.Flags().Args())
 		})
@@ -262,14 +272,10 @@ func (d *dev) roomArgs(name allocator.Room, slot int, tokens string) []string {
 	if d.data.Temporary {
 		journal = "off" // it is for the next process, and a temporary directory has none
 	}
-	args := append(d.ports.Args(slot), string(name), "--name", "dev", "--create-tags", "--journal", journal,
+	return append(d.ports.Args(slot), string(name), "--name", "dev", "--create-tags", "--journal", journal,
 		"--drain", "2s", // ^C ends march dev soon, also while a client streams
 		"--leaf-snowflake", string(d.doors.snowflake), "--cosid-machines", string(d.doors.machines),
 		"--tinyid-tokens", tokens)
-	for _, key := range d.opaqueKeys {
-		args = append(args, "--opaque-key", key)
-	}
-	return args
 }
 
 // announce prints the addresses of all servers once all rooms are ready, so that the commands

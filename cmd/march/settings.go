@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -277,7 +276,7 @@ func parseSettings(path string, content []byte, known []string) (map[string]valu
 // notAllowed returns the error of a value that a flag does not take. field is the
 // name that the user gave.
 func notAllowed(field string, f *pflag.Flag, text string) error {
-	return invalidf("%s: %q; allowed: %s", field, text, allowed(f))
+	return invalidf("%s: %q; allowed: %s", field, words.WithoutSecrets(text), allowed(f))
 }
 
 // allowed describes the values of a flag's type.
@@ -439,7 +438,7 @@ func settledOf(cmd *cobra.Command) (list []settled) {
 		if values, ok := f.Value.(pflag.SliceValue); ok {
 			s.Value = strings.Join(values.GetSlice(), ",")
 		}
-		s.Value = withoutSecrets(s.Value)
+		s.Value = words.WithoutSecrets(s.Value)
 		if from := f.Annotations[originNote]; len(from) == 1 {
 			s.Origin = from[0]
 		} else if f.Changed {
@@ -450,13 +449,6 @@ func settledOf(cmd *cobra.Command) (list []settled) {
 	slices.SortFunc(list, func(a, b settled) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
-
-// userInfo is the user and the password in a URL. Passwords stand in files otherwise, of
-// which a setting has only the path. A slash in a password is a mistake, and is hidden too.
-var userInfo = regexp.MustCompile(`(//)(?:[^/?#,\s:]*:[^?#,\s]*|[^/?#,\s]*)@`)
-
-// withoutSecrets returns a text without the users and passwords of its URLs.
-func withoutSecrets(text string) string { return userInfo.ReplaceAllString(text, "${1}hidden@") }
 
 // isServer reports whether a command is a server: contexts are for those that call servers.
 func isServer(cmd *cobra.Command) bool {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/words"
 )
 
 // FuzzSettings: a settings file of any content is refused with the place of each mistake, or its values
@@ -65,7 +66,7 @@ func TestWithoutSecrets(t *testing.T) {
 		"one:2379,http://u:p@two": "one:2379,http://hidden@two",
 		"user@host":               "user@host",
 	} {
-		if got := withoutSecrets(text); got != want {
+		if got := words.WithoutSecrets(text); got != want {
 			t.Errorf("%q becomes %q, want %q", text, got, want)
 		}
 	}

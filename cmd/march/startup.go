@@ -31,6 +31,7 @@ import (
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/throttle"
+	"github.com/march-id/march/internal/words"
 )
 
 // A room and a console start in the same way: the program opens their listeners, and waits where what they need is
@@ -516,7 +517,7 @@ func checkReceiver(text string) error {
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.Port() == "", u.Path != "", u.RawQuery != "",
 		u.Fragment != "", u.User != nil:
-		return invalidf("traces: %q; allowed: http://HOST:PORT or https://HOST:PORT", u.Redacted())
+		return invalidf("traces: %q; allowed: http://HOST:PORT or https://HOST:PORT", words.WithoutSecrets(text))
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package words
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -102,4 +103,18 @@ func Parse(text string, bits int) (int64, error) {
 		return 0, strconv.ErrSyntax
 	}
 	return strconv.ParseInt(text, 10, bits)
+}
+
+// userInfo is the user and the password in a URL. Passwords stand in files otherwise, of
+// which a setting has only the path. A slash in a password is a mistake, and is hidden too.
+var userInfo = regexp.MustCompile(`(//)(?:[^/?#,\s:]*:[^?#,\s]*|[^/?#,\s]*)@`)
+
+// WithoutSecrets returns a text without the users and passwords of its URLs.
+func WithoutSecrets(text string) string { return userInfo.ReplaceAllString(text, "${1}hidden@") }
+
+// Masked returns a text with stars in place of the users and passwords of its URLs. It keeps its length.
+func Masked(text string) string {
+	return userInfo.ReplaceAllStringFunc(text, func(m string) string {
+		return "//" + strings.Repeat("*", len(m)-len("//@")) + "@"
+	})
 }

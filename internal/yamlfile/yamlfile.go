@@ -31,6 +31,9 @@ import (
 // square of that.
 const maxNested = 8
 
+// maxName bounds a name, in bytes.
+const maxName = 256
+
 // position is where something stands in a file, counted from 1.
 type position struct{ line, column int }
 
@@ -154,7 +157,7 @@ func (f *File) caret(at position) string {
 			return ' ' // also tabs, so that the caret stands where it should
 		}
 		return c
-	}, f.lines[at.line-1])
+	}, words.Masked(f.lines[at.line-1]))
 	return fmt.Sprintf("\n  %s\n  %*s", strings.TrimRight(line[:min(len(line), most)], " "), at.column, "^")
 }
 
@@ -164,7 +167,8 @@ func (f *File) parse(content []byte) (body ast.Node) {
 	f.lines = strings.Split(text, "\n")
 	tokens := lexer.Tokenize(text)
 	if t := tooDeep(tokens); t != nil {
-		f.unread("", positionOf(t), "more than %d brackets in each other", maxNested)
+		f.unread("", positionOf(t), "more than %d brackets or lists in each other, or a name of over %d bytes", maxNested,
+			maxName)
 		return nil
 	}
 	file, err := parser.Parse(tokens, 0)
@@ -191,17 +195,28 @@ func (f *File) parse(content []byte) (body ast.Node) {
 	return body
 }
 
-// tooDeep returns the first bracket that is deeper than maxNested; nil if there is none.
+// tooDeep returns the first bracket that is deeper than maxNested, the first "-" or "?" with as many before it in a
+// row, or the first name of over maxName bytes; nil if there is none. The parser keeps the path of names of each value.
 func tooDeep(tokens token.Tokens) *token.Token {
-	depth := 0
-	for _, t := range tokens {
+	depth, row := 0, 0
+	for i, t := range tokens {
+		begun := row
+		row = 0
 		switch t.Type {
 		case token.SequenceStartType, token.MappingStartType:
 			depth++
 		case token.SequenceEndType, token.MappingEndType:
 			depth--
+		case token.SequenceEntryType, token.MappingKeyType:
+			if i > 0 && tokens[i-1].Position.Line == t.Position.Line {
+				row = begun + 1
+			}
+		case token.MappingValueType:
+			if i > 0 && len(tokens[i-1].Value) > maxName {
+				return tokens[i-1]
+			}
 		}
-		if depth > maxNested {
+		if depth > maxNested || row > maxNested {
 			return t
 		}
 	}
