@@ -230,7 +230,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocato
 		cmd := command(&common{output: "text", logLevel: cmp.Or(d.common.logLevel, "warn"),
 			logFormat: d.common.logFormat, stdout: io.Discard, stderr: d.common.stderr, within: &within{listen, begun}})
 		args = append(append(args, "--etcd", d.ports.Address(portEtcdClient), "--audit-log", d.auditLog),
-			d.tls.Servers()...)
+			d.tls.Servers(strings.Fields(what)[0])...)
 		lists := map[string][]string{"allowed-hosts": d.hosts, "opaque-key": d.opaqueKeys} // as they are: they were read
 		group.Go(func() error {
 			cmd.SetContext(ctx)
@@ -404,15 +404,16 @@ func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, er
 	if _, err := ca.WriteCA(dir, "ca"); err != nil {
 		return nil, err
 	}
-	server := certs.Leaf{
-		Name: "march dev server", Hosts: append([]string{"localhost", "127.0.0.1"}, hosts...),
-		URIs: []string{"spiffe://dev/march/console"},
-	}
+	hosts = append([]string{"localhost", "127.0.0.1"}, hosts...)
+	var ofRooms []string
 	for _, room := range rooms {
-		server.URIs = append(server.URIs, "spiffe://dev"+tlsfiles.Instance(string(room), "dev")[0])
+		ofRooms = append(ofRooms, "spiffe://dev"+tlsfiles.Instance(string(room), "dev")[0])
 	}
-	if _, err := ca.Write(dir, "server", server); err != nil {
-		return nil, err
+	// The console is a client of the rooms, too, so it is one subject.
+	for name, uris := range map[string][]string{"room": ofRooms, "console": {"spiffe://dev/march/console"}} {
+		if _, err := ca.Write(dir, name, certs.Leaf{Name: "march dev " + name, Hosts: hosts, URIs: uris}); err != nil {
+			return nil, err
+		}
 	}
 	for _, name := range []string{"operator", "service"} {
 		if _, err := ca.Write(dir, name, certs.Leaf{Name: name, URIs: []string{"spiffe://dev/" + name}}); err != nil {
@@ -432,14 +433,14 @@ func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, er
 	return &devTLS{dir}, nil
 }
 
-// Servers are the arguments of all servers.
-func (t *devTLS) Servers() []string {
+// Servers are the arguments of the rooms or of the console.
+func (t *devTLS) Servers(kind string) []string {
 	if t == nil {
 		return nil
 	}
 	at := func(name string) string { return filepath.Join(t.Dir, name) }
-	return []string{"--tls-client-ca", at("ca.pem"), "--tls-cert", at("server.pem"), "--tls-key", at("server-key.pem"),
-		"--policy", at("policy.yaml"), "--tokens", at("tokens")}
+	return []string{"--tls-client-ca", at("ca.pem"), "--tls-cert", at(kind + ".pem"), "--tls-key",
+		at(kind + "-key.pem"), "--policy", at("policy.yaml"), "--tokens", at("tokens")}
 }
 
 // Settings are those with which commands call as the operator; none without TLS.
