@@ -62,6 +62,7 @@ func TestScript(t *testing.T) {
 			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Setenv("TMPDIR", env.WorkDir+"/tmp") // where march dev has its temporary directory
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
+			env.Setenv("MARCH_TIMEOUT", "1m") // a busy machine is no fault
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

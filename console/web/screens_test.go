@@ -41,7 +41,7 @@ func screen(t testing.TB, name string, texts ...string) {
 	}
 }
 
-var spacedFields = regexp.MustCompile(`(["\]}]), (["{])`)
+var spacedFields = regexp.MustCompile(`(["\]}]|true|false|[:,\[]-?\d+), (["{])`)
 
 // shownTags begin a line of a page, or are named in it, with what the attributes say that a reader needs.
 var (

@@ -75,6 +75,10 @@ func TestServers(t *testing.T) {
 		}
 		return answer.StatusCode, string(body) + answer.Header.Get("Location")
 	}
+	testcluster.Await(t, "the console's list of tags", func() bool {
+		_, body := send("GET", s.HTTP+"/tags", "viewer")
+		return strings.Contains(body, "order")
+	})
 	for _, q := range []struct {
 		method, address, token string
 		code                   int

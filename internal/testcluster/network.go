@@ -206,7 +206,7 @@ func (c pipeConn) RemoteAddr() net.Addr { return c.remote }
 
 // Patience is how long a test waits for an event that takes milliseconds on an idle machine. It
 // detects an event that never happens, and does not measure how long an event takes.
-const Patience = time.Minute
+const Patience = 10 * time.Minute
 
 // Await polls until done, or fails the test.
 func Await(tb testing.TB, what string, done func() bool) {
