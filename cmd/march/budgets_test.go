@@ -141,8 +141,8 @@ func receivers(t *testing.T, file string, text []byte) (types []string) {
 	return types
 }
 
-// wayOfAnID returns how many files docs/code.md names on the way of an ID of a cold tag, and how often it returns to one
-// that it left.
+// wayOfAnID returns how many files docs/code.md names on the way of an ID of a cold tag, and how often it returns to
+// one that it left.
 func wayOfAnID(t *testing.T) (files, returns int) {
 	t.Helper()
 	_, page, _ := strings.Cut(readDocument(t, "docs/code.md"), "\n## An ID\n")

@@ -231,7 +231,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocato
 			logFormat: d.common.logFormat, stdout: io.Discard, stderr: d.common.stderr, within: &within{listen, begun}})
 		args = append(append(args, "--etcd", d.ports.Address(portEtcdClient), "--audit-log", d.auditLog),
 			d.tls.Servers(strings.Fields(what)[0])...)
-		lists := map[string][]string{"allowed-hosts": d.hosts, "opaque-key": d.opaqueKeys} // as they are: they were read
+		lists := map[string][]string{"allowed-hosts": d.hosts, "opaque-key": d.opaqueKeys} // they were read already
 		group.Go(func() error {
 			cmd.SetContext(ctx)
 			if err := cmd.ParseFlags(args); err != nil {

@@ -167,8 +167,8 @@ func (f *File) parse(content []byte) (body ast.Node) {
 	f.lines = strings.Split(text, "\n")
 	tokens := lexer.Tokenize(text)
 	if t := tooDeep(tokens); t != nil {
-		f.unread("", positionOf(t), "more than %d brackets or lists in each other, or a name of over %d bytes", maxNested,
-			maxName)
+		f.unread("", positionOf(t), "more than %d brackets or lists in each other, or a name of over %d bytes",
+			maxNested, maxName)
 		return nil
 	}
 	file, err := parser.Parse(tokens, 0)
