@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 import secrets
 import threading
 import time
 import weakref
+from copy import copy
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from urllib.parse import quote
 
@@ -20,6 +22,7 @@ MOST = 1_000_000_000  # IDs of a lease
 BATCH = 100_000  # IDs that a room issues at once
 AHEAD = 10_000  # ms by which the clock may be ahead of a room's
 NONE = Segment(0, 1, 0, 1, 0, 0)
+NAME = "[a-z0-9][a-z0-9._-]{0,62}"
 
 
 class Text(NamedTuple):
@@ -47,7 +50,7 @@ class Client:
         self._reserve, self._min, self._max = reserve, min_step, max_step
         self._rooms = Rooms(addresses, fallback, timeout, token_file, (ca, cert, key))
         self._tags: Dict[str, Tag] = {}
-        self._began, self._closed = now(), False
+        self._closed = False
         self._newest = Part(0, 0, 0, 0)  # the own room's part of the newest layout that an answer named
         self._begin()
         _clients.add(self)
@@ -60,12 +63,17 @@ class Client:
 
     def next(self, tag: str) -> int:
         """An ID of a tag. It waits only while none is held, for some seconds at most."""
-        return (self._tags.get(tag) or self.tag(tag)).next()
+        return (self._tags.get(tag) or self._tag(tag)).next()
 
     def tag(self, name: str) -> Tag:
-        """A handle to a tag. It asks no room."""
+        """A handle to a tag, which the client keeps. It asks no room."""
+        return self._tag(name, True)
+
+    def _tag(self, name: str, kept: bool = False) -> Tag:
         with self._lock:
-            return self._tags.get(name) or self._tags.setdefault(name, Tag(self, name))
+            tag = self._tags.get(name) or self._tags.setdefault(name, Tag(self, name))
+            tag._kept |= kept
+            return tag
 
     def close(self) -> None:
         """Drops all IDs that are held, and ends all calls that wait."""
@@ -86,6 +94,7 @@ class Client:
         self._lock = threading.Lock()  # guards the client and its tags
         self._changed = threading.Condition(self._lock)
         self._keeper: Optional[threading.Thread] = None
+        self._began = now()
         for tag in self._tags.values():
             tag._begin()
 
@@ -107,7 +116,10 @@ class Tag:
     """Issues the IDs of one tag. All methods are safe for concurrent use."""
 
     def __init__(self, client: Client, name: str) -> None:
-        self.name, self._client, self._path = name, client, "/v1/tags/" + quote(name, safe="")
+        if not re.fullmatch(NAME, name):
+            raise MarchError(Kind.INVALID, f"tag: {name[:64]!r}; allowed: {NAME}")
+        self.name, self._client, self._path = name, client, "/v1/tags/" + name
+        self._kept = False  # the program has a handle: what is forgotten would not end with the client, nor at a fork
         self._ticks: Optional[Ticks] = None  # of a time-ordered tag
         self._begin()
 
@@ -116,12 +128,13 @@ class Tag:
         self._next, self._run = 0, NONE  # the next ID of the run of consecutive IDs that is handed out,
         self._end, self._until = 0, 0.0  # its end, and from when on it may not be used
         self._segments: List[Segment] = []  # after the run
-        self._window = (0, 0, 0)  # of a time-ordered tag: worker, since, until
+        self._window, self._returns = (0, 0, 0), 0.0  # of a time-ordered tag: worker, since, until; by our clock
         self._lender: Optional[Room] = None  # of the worker, the proof that it is ours, and the layout of that time
         self._nonce, self._version = "", 0
         self._target, self._limit, self._ttl, self._used = self._client._min, 0, 0.0, now()
         self._out, self._paced = 0, (0, now())  # IDs up to the run's end; how many were issued when, at the last lease
         self._timed = self._leasing = self._known = False
+        self._batch = BATCH  # IDs that a room issues of a time-ordered tag at once
         # Since when leases fail (0: they do not), why, when to ask again, and the pause then;
         self._failing, self._failed, self._retry_at = 0.0, MarchError(Kind.INTERNAL, ""), 0.0
         self._pause = 0.0
@@ -178,15 +191,15 @@ class Tag:
             if c._closed:
                 raise MarchError(Kind.CLOSED, "the client was closed")
             self._drop(lambda s: s.until <= at)
-            if self._timed and (at < self._retry_at or time.time() * 1000 < self._window[2]):
+            if self._timed and (at < self._retry_at or at < self._returns and time.time() * 1000 < self._window[2]):
                 return  # its window has IDs, or a room issues them
             if not self._timed and self._held() >= n:
                 return
             if at < self._retry_at and (not self._failed.temporary or at - self._failing >= PATIENCE):
-                raise self._failed.with_traceback(None)
+                raise copy(self._failed)
             if at >= give_up:
                 late = MarchError(Kind.UNAVAILABLE, f"tag {self.name}: no IDs within {PATIENCE:g} s")
-                raise self._failed.with_traceback(None) if self._failing else late
+                raise copy(self._failed) if self._failing else late
             if not self._leasing and at >= self._retry_at:
                 self._lease(max(n - self._held(), self._need(at), 1))
             else:
@@ -195,22 +208,35 @@ class Tag:
     def _next_timed(self, n: int) -> List[range]:
         """n IDs of a time-ordered tag: of its worker's window, or else of a room."""
         runs: List[range] = []
+        failing, pause = 0.0, 0.0
         while n > 0:
             with self._lock:
                 self._wait(0)
-                at = time.time_ns() // 1_000_000
-                run = self._ticks.take(n, at, *self._window) if self._ticks and self._timed else None
-            if run is None:
-                answer = self._client._rooms.ask(self._path + "/next", {"count": str(min(n, BATCH))})[0]
-                for r in answer["runs"]:
-                    first, count, step = int(r["first"]), int(r["count"]), int(r.get("stride") or 1)
-                    runs.append(range(first, first + count * step, step))
-                n -= min(n, BATCH)
-            elif run:
+                at, held = time.time_ns() // 1_000_000, self._ticks and self._timed and now() < self._returns
+                run = self._ticks.take(n, at, *self._window) if self._ticks and held else None
+                count = min(n, self._batch)
+            if run:
                 runs.append(run)
                 n -= len(run)
-            elif self._ticks:
+            elif run is not None and self._ticks:
                 time.sleep(self._ticks.left(at))
+            else:
+                try:
+                    answer = self._client._rooms.ask(self._path + "/next", {"count": str(count)})[0]
+                    for r in answer["runs"]:
+                        first, got, step = int(r["first"]), int(r["count"]), int(r.get("stride") or 1)
+                        runs.append(range(first, first + got * step, step))
+                        n -= got
+                    failing, pause = 0.0, 0.0
+                except MarchError as error:
+                    failing, pause = failing or now(), min(max(2 * pause, 0.02), 0.5)
+                    wait = pause if error.kind is Kind.UNAVAILABLE else error.retry_after
+                    if error.kind is Kind.INVALID and count > 1:  # more than one worker has in a second
+                        self._batch = count // 2
+                    elif not error.temporary or now() + wait >= failing + PATIENCE:
+                        raise
+                    else:
+                        time.sleep(wait)
         return runs
 
     def _held(self) -> int:
@@ -297,8 +323,9 @@ class Tag:
             self._retry_at = at + max(error.retry_after, self._again if error.no_window else 0)
         self._timed = error.no_window or self._timed and error.kind is not Kind.NOT_FOUND
         self._limited(error.limit)
-        if error.kind is Kind.NOT_FOUND and not self._known:
-            self._client._tags.pop(self.name, None)  # so that names of no tag do not fill the memory
+        refused = error.kind in (Kind.NOT_FOUND, Kind.INVALID, Kind.DENIED) and not self._known
+        if refused and not self._kept and self._client._tags.get(self.name) is self:
+            del self._client._tags[self.name]  # so that names of no tag do not fill the memory
 
     def _accept(self, answer: Dict[str, Any], room: Room, sent: float, n: int, nonce: str) -> None:
         """Adds what an answer leases. Its error says why it cannot."""
@@ -314,6 +341,7 @@ class Tag:
             if (time.time() - (at - sent)) * 1000 - there > AHEAD:
                 raise MarchError(Kind.REFUSED, f"tag {self.name}: the clock is ahead of that of the room at {room.url}")
             self._ticks, self._window = Ticks(timed["tag"], self._ticks), (worker, since, until)
+            self._batch, self._returns = min(BATCH, self._ticks.per_second()), sent + (until - there) / 1000
             self._ttl = (until - max(there, since)) / 1000
             self._lender, self._nonce, self._version = room, nonce, c._newest.version
             self._due, self._again = at + self._ttl / 2, 1.0

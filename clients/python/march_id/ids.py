@@ -114,6 +114,10 @@ class Ticks:
         carried = 1 if self._last >= self._carry_to else self._last + 1
         return min(carried, self._full - 1) if self._policy == "SEQUENCE_POLICY_CARRY" else 0
 
+    def per_second(self) -> int:
+        """How many IDs one worker has in a second: a room issues no more at once."""
+        return self._full * (1000 // self._unit)
+
     def left(self, now: int) -> float:
         """For how many seconds the tick at a time goes on."""
         return (self._unit - (now - self._epoch) % self._unit) / 1000

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
 AVOID = 5.0  # seconds for which an instance that failed is asked only after all others
+LONGEST = 30.0  # seconds that an answer may have a client wait
 TRIES = 3  # how many hanging instances a call waits for
 
 
@@ -51,6 +52,9 @@ class MarchError(Exception):
         self.limit = limit  # of an exhausted tag, where it is known
         self.no_window = no_window  # no worker is free for a time-ordered tag: rooms still issue its IDs
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return MarchError, (self.kind, str(self), self.retry_after, self.limit, self.no_window)
+
     @property
     def temporary(self) -> bool:
         """Whether another try may succeed: no room has IDs, or may give any, at the moment."""
@@ -70,7 +74,7 @@ def error_of(status: int, body: bytes, retry_after: Optional[str] = None, room: 
     reason, metadata = answer.get("reason"), answer.get("metadata") or {}
     kind = {k.value: k for k in Kind}.get(reason, Kind.INTERNAL) if reason else STATUSES.get(status, Kind.INTERNAL)
     return MarchError(kind, f"{room}: {answer.get('message') or f'HTTP status {status}'}",
-                      max(1.0, float(retry_after)) if (retry_after or "").isdigit() else 1.0,
+                      min(max(1.0, float(retry_after or 0)), LONGEST) if (retry_after or "").isdecimal() else 1.0,
                       int(metadata.get("limit", 0)), metadata.get("window") == "none")
 
 

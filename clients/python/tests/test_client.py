@@ -2,27 +2,49 @@
 
 import json
 import os
+import pickle
 import threading
 import time
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Dict, Set
+from typing import Any, Callable, Dict, List, Set
 
 from march_id import Client, Kind, MarchError
+from march_id.rooms import error_of
 
 
 class Room(BaseHTTPRequestHandler):
-    """Leases IDs from 1 on, with what a test changes in the answers."""
+    """Leases IDs from 1 on, with what a test changes in the answers. Of a time-ordered tag it issues up to most at
+    once, if faults has no reason why not."""
 
     lock, last, changes = threading.Lock(), 0, {}  # type: ignore[var-annotated]
+    most: int = 0
+    faults: List[str] = []
+    asks: List[int] = []
 
     def do_POST(self) -> None:
+        if self.path.endswith("/next"):
+            return self.next()
         asked = int(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["count"])
         part: Dict[str, Any] = {"version": "1", "boundary": "1", "range": {"lower": "0", "upper": "1"}}
         with Room.lock:
             first, Room.last = Room.last + 1, Room.last + asked
         answer = {"segment": {**part, "first": str(first), "count": str(asked)}, "ttl": "600s", "serves": part,
                   "limit": "9223372036854775807", "time": None, **Room.changes}
+        self.answer(answer)
+
+    def next(self) -> None:
+        asked = int(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["count"])
+        Room.asks.append(asked)
+        if asked > Room.most:
+            self.answer({"reason": "invalid"})
+        elif Room.faults:
+            self.answer({"reason": Room.faults.pop()})
+        else:
+            Room.last += asked
+            self.answer({"runs": [{"first": str(Room.last - asked + 1), "count": str(asked)}]})
+
+    def answer(self, answer: Dict[str, Any]) -> None:
         self.send_response(200 if "reason" not in answer else 503)
         self.end_headers()
         self.wfile.write(json.dumps(answer).encode())
@@ -33,6 +55,7 @@ class Room(BaseHTTPRequestHandler):
 
 class Clients(unittest.TestCase):
     def setUp(self) -> None:
+        Room.faults, Room.asks = [], []
         Room.changes, server = {}, ThreadingHTTPServer(("127.0.0.1", 0), Room)
         server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that was closed reads nothing
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -61,17 +84,91 @@ class Clients(unittest.TestCase):
     @unittest.skipUnless(hasattr(os, "fork"), "no fork")
     def test_fork(self) -> None:
         before = {self.ids.next("order") for _ in range(10)}
+        others = self.of_child(lambda: [self.ids.next("order") for _ in range(2000)])
+        mine = before | {self.ids.next("order") for _ in range(2000)}
+        self.assertEqual((len(others), others & mine), (2000, set()))
+        self.assertGreater(min(self.of_child(lambda: [self.ids._began])), self.ids._began)
+
+    def of_child(self, take: Callable[[], List[Any]]) -> Set[Any]:
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(write, json.dumps([self.ids.next("order") for _ in range(2000)]).encode())
+            os.write(write, json.dumps(take()).encode())
             os._exit(0)
         os.close(write)
         with os.fdopen(read) as out:
             others = set(json.loads(out.read()))
         os.waitpid(child, 0)
-        mine = before | {self.ids.next("order") for _ in range(2000)}
-        self.assertEqual((len(others), others & mine), (2000, set()))
+        return others
+
+    def fails(self, kind: Kind, call: Callable[[], Any]) -> MarchError:
+        with self.assertRaises(MarchError) as failed:
+            call()
+        self.assertIs(failed.exception.kind, kind)
+        return failed.exception
+
+    @unittest.skipUnless(hasattr(os, "fork"), "no fork")
+    def test_handle(self) -> None:
+        """A handle from before its tag exists ends at a fork and with the client, as all others do."""
+        order = self.ids.tag("order")
+        Room.changes = {"reason": "not_found"}
+        errors = [self.fails(Kind.NOT_FOUND, order.next) for _ in range(2)]
+        self.assertIsNot(*errors)  # threads would share its traceback
+        Room.changes = {}
+        time.sleep(1.1)
+        mine = {order.next()}
+        others = self.of_child(lambda: [order.next() for _ in range(5)])
+        self.assertFalse(others & (mine | {order.next() for _ in range(5)}))
+        self.ids.close()
+        self.fails(Kind.CLOSED, order.next)
+
+    def test_forgotten(self) -> None:
+        """Names that a room refuses are forgotten, but no tag with a handle, nor another of the same name."""
+        for kind in (Kind.NOT_FOUND, Kind.DENIED, Kind.INVALID):
+            Room.changes = {"reason": kind.value}
+            self.fails(kind, lambda: self.ids.next("none"))
+            self.assertEqual(self.ids._tags, {})
+        for name in ("", "Order", "order/1", "order\n", "-order", "o" * 64):
+            self.fails(Kind.INVALID, lambda: self.ids.next(name))
+            self.fails(Kind.INVALID, lambda: self.ids.tag(name))
+        self.assertEqual(self.ids._tags, {})
+        before = self.ids._tag("order")
+        del self.ids._tags["order"]
+        after = self.ids._tag("order")
+        self.fails(Kind.INVALID, before.next)
+        self.assertIs(self.ids.tag("order"), after)
+
+    def test_errors(self) -> None:
+        self.assertEqual(error_of(429, b"", "86400").retry_after, 30)
+        e = pickle.loads(pickle.dumps(MarchError(Kind.EXHAUSTED, "all", 2, 5)))
+        self.assertEqual((e.kind, str(e), e.retry_after, e.limit, e.no_window), (Kind.EXHAUSTED, "all", 2, 5, False))
+
+    def test_room_issues(self) -> None:
+        """Without a window a room issues, at most what its worker has in a second."""
+        Room.changes = {"reason": "refused", "metadata": {"window": "none"}}
+        Room.most, Room.faults = 2000, ["unavailable", "unavailable"]
+        self.assertEqual(sum(map(len, self.ids.tag("event").next_n(5000))), 5000)
+        self.assertEqual(Room.asks, [5000, 2500] + [1250] * 6)
+        Room.changes, Room.most, Room.asks = {"time": self.lent(0, 600_000, 590_000)}, 256, []
+        self.assertEqual(sum(map(len, self.ids.tag("other").next_n(600))), 600)
+        self.assertEqual(Room.asks, [256, 256, 88])
+        Room.faults = ["refused"]
+        self.fails(Kind.REFUSED, self.ids.tag("other").next)
+
+    def test_window_ends(self) -> None:
+        """A window ends by the clock that only goes forward, too."""
+        Room.changes, Room.most = {"time": self.lent(599_700, 600_000)}, 1
+        self.assertGreater(self.ids.next("event"), 2**40)
+        Room.changes = {"reason": "refused", "metadata": {"window": "none"}}
+        time.sleep(0.5)
+        self.assertLess(self.ids.next("event"), 2**40)
+
+    def lent(self, now: int, until: int, since: int = -9000) -> Dict[str, Any]:
+        """A window of a worker with 256 IDs in a second. The room's clock is now ms ahead."""
+        at = int(time.time() * 1000)
+        tag = {"workerBits": 12, "sequenceBits": 8, "timeBits": 40, "unit": "1s", "epochMs": "0"}
+        window = {"fromMs": at + since, "untilMs": at + until, "nowMs": at + now}
+        return {"tag": tag, "window": {"worker": "1", **{k: str(n) for k, n in window.items()}}}
 
     def test_limit_and_end(self) -> None:
         Room.changes = {"limit": str(Room.last + 101)}
