@@ -64,7 +64,7 @@ export declare class Client {
   constructor(options: Options);
   /** An ID of a tag. It waits only while none is held, for some seconds at most. */
   next(tag: string): Promise<bigint>;
-  /** A handle to a tag. It asks no room. */
+  /** A handle to a tag. It asks no room, and throws for a name that no tag can have. */
   tag(name: string): Tag;
   /** Drops all IDs that are held, and ends all calls that wait. */
   close(): void;

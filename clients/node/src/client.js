@@ -4,7 +4,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { Part, Run, Segment, Ticks, seconds } from "./ids.js";
-import { MarchError, Rooms, now } from "./rooms.js";
+import { MarchError, Rooms, now, soon } from "./rooms.js";
 
 export { MarchError, Run };
 
@@ -12,7 +12,8 @@ const PATIENCE = 3000; // ms for which callers wait for rooms that do not answer
 const MOST = 1_000_000_000; // IDs of a lease
 const BATCH = 100_000; // IDs that a room issues at once
 const AHEAD = 10_000; // ms by which the clock may be ahead of a room's
-const NO_WINDOW = { worker: 0, since: 0, until: 0 };
+const NO_WINDOW = { worker: 0, since: 0, until: 0, ends: 0 };
+const NAME = "[a-z0-9][a-z0-9._-]{0,62}";
 
 const clamp = (n, least, most) => Math.min(Math.max(n, least), most);
 
@@ -32,20 +33,26 @@ export class Client {
     // What all tags share. newest is the own room's part of the newest layout that an answer named.
     this.#c = { reserve, minStep, maxStep, began: now(), closed: false, newest: new Part(),
       rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }),
-      look: () => this.#look(), forget: (name) => this.#tags.delete(name) };
+      look: () => this.#look(), forget: (tag) => this.#tags.get(tag.name) === tag && this.#tags.delete(tag.name) };
   }
 
-  /** tag returns a handle to a tag. It asks no room. */
+  /** tag returns a handle to a tag, which the client keeps. It asks no room. */
   tag(name) {
-    let tag = this.#tags.get(name);
-    if (tag === undefined) this.#tags.set(name, tag = new Tag(this.#c, name));
+    const tag = this.#tag(name);
+    tag._kept = true;
     return tag;
   }
 
   /** next returns an ID of a tag. It waits only while none is held, for some seconds at most. */
   async next(name) {
-    const tag = this.#tags.get(name) ?? this.tag(name);
+    const tag = this.#tag(name);
     return tag.tryNext() ?? tag.next();
+  }
+
+  #tag(name) {
+    let tag = this.#tags.get(name);
+    if (tag === undefined) this.#tags.set(name, tag = new Tag(this.#c, name));
+    return tag;
   }
 
   /** close drops all IDs that are held, and ends all calls that wait. */
@@ -74,10 +81,12 @@ export class Tag {
   #c;
   #path;
   #id = 0n; // the next ID of the present run,
-  #left = 0; // and how many it has
+  #left = 0; // how many it has,
+  #until = 0; // and from when on none of them may be issued
   #segments = []; // of the first the present run is; its count and first are those after the run
   #ticks; // of a time-ordered tag
-  #window = NO_WINDOW; // its worker, and since and until when in Unix ms
+  #window = NO_WINDOW; // its worker, since and until when in Unix ms, and when it ends by the client's clock
+  #batch = BATCH; // IDs that a room issues at once
   #held; // the room that lends the worker, and the proof that it is ours
   #renewAt = 0;
   #version = 0n; // the newest layout when the window was leased
@@ -99,7 +108,11 @@ export class Tag {
   #again = 1000;
 
   constructor(shared, name) {
+    if (!new RegExp(`^${NAME}$`).test(name)) {
+      throw new MarchError("invalid", `tag: ${JSON.stringify(String(name).slice(0, 64))}; allowed: ${NAME}`);
+    }
     this.name = name;
+    this._kept = false; // the program has a handle: what is forgotten is not looked after, and would not end
     this.#c = shared;
     this.#path = `/v1/tags/${encodeURIComponent(name)}`;
     this.#target = shared.minStep;
@@ -107,7 +120,7 @@ export class Tag {
 
   /** tryNext returns an ID if one is at hand, and undefined otherwise: then await next. */
   tryNext() {
-    if (this.#left > 0) {
+    if (this.#left > 0 && soon() < this.#until) {
       this.#left--;
       const id = this.#id;
       this.#id = id + 1n;
@@ -132,10 +145,15 @@ export class Tag {
     if (!Number.isInteger(n) || n < 1 || n > MOST) {
       throw new MarchError("invalid", `count: ${n}; allowed: 1 to ${MOST}`);
     }
-    await this.#wait(n);
+    let at;
+    do { // another call may have taken what this one waited for
+      await this.#wait(n);
+      at = now();
+      this.#drop((s) => s.until <= at);
+    } while (!this.#timed && this.held < n);
     if (this.#timed) return this.#nextTimed(n);
     const runs = [];
-    while (n > 0 && (this.#left > 0 || this.#turn())) {
+    while (n > 0 && (this.#left > 0 || this.#turn(at))) {
       const run = new Run(this.#id, Math.min(n, this.#left));
       this.#id += BigInt(run.count);
       this.#left -= run.count;
@@ -177,14 +195,14 @@ export class Tag {
   }
 
   /** #turn begins the next run of consecutive IDs, and returns false if there is none. */
-  #turn() {
-    const at = now();
+  #turn(at = now()) {
     this.#drop((s) => s.until <= at || s.count === 0);
     const s = this.#segments[0];
     if (s === undefined) return false;
     const [run, rest] = s.split(Math.min(s.consecutive, Math.max(Math.floor(this.#target / 8), 1)));
     this.#id = run.first;
     this.#left = run.count;
+    this.#until = run.until;
     this.#issued += run.count;
     this.#segments[0] = rest;
     const n = this.#leasing === undefined && at >= this.#retryAt ? this.#need(at) : 0;
@@ -201,7 +219,8 @@ export class Tag {
       this.#used = at;
       if (c.closed) throw new MarchError("closed", "the client was closed");
       this.#drop((s) => s.until <= at);
-      if (this.#timed ? at < this.#retryAt || Date.now() < this.#window.until : this.held >= n) return;
+      const lent = at < this.#window.ends && Date.now() < this.#window.until;
+      if (this.#timed ? at < this.#retryAt || lent : this.held >= n) return;
       const failed = this.#failing > 0 ? this.#failed : undefined;
       if (at < this.#retryAt && (!failed?.temporary || at - this.#failing >= PATIENCE)) throw failed;
       if (at >= giveUp) {
@@ -218,7 +237,8 @@ export class Tag {
 
   /** #ofWindow returns n IDs of a time-ordered tag if its worker's window has them now. */
   #ofWindow(n) {
-    const run = this.#timed ? this.#ticks?.take(n, Date.now(), this.#window) : undefined;
+    const lent = this.#timed && !this.#c.closed && soon() < this.#window.ends;
+    const run = lent ? this.#ticks?.take(n, Date.now(), this.#window) : undefined;
     if (run?.count > 0) this.#used = now();
     return run && (run.count > 0 ? [run] : []);
   }
@@ -226,15 +246,24 @@ export class Tag {
   /** #nextTimed returns n IDs of a time-ordered tag: of its worker's window, or else of a room. */
   async #nextTimed(n) {
     const runs = [];
+    let [failing, pause] = [0, 0];
     while (n > 0) {
       await this.#wait(0);
       let got = this.#ofWindow(n);
-      if (got === undefined) {
-        const { answer } = await this.#c.rooms.ask(`${this.#path}/next`,
-          { body: { count: String(Math.min(n, BATCH)) } });
-        got = answer.runs.map((r) => new Run(BigInt(r.first), Number(r.count), BigInt(r.stride ?? 1)));
-      } else if (got.length === 0) {
-        await sleep(this.#ticks.left(Date.now()));
+      if (got?.length === 0) await sleep(this.#ticks.left(Date.now()));
+      const count = Math.min(n, this.#batch);
+      try {
+        got ??= (await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: String(count) } })).answer.runs
+          .map((r) => new Run(BigInt(r.first), Number(r.count), BigInt(r.stride ?? 1)));
+        failing = pause = 0;
+      } catch (error) {
+        failing ||= now();
+        pause = clamp(2 * pause, 20, 500);
+        const wait = error.kind === "unavailable" ? pause : error.retryAfter;
+        if (error.kind === "invalid" && count > 1) this.#batch = Math.floor(count / 2); // a worker has less in a second
+        else if (!error.temporary || now() + wait >= failing + PATIENCE) throw error;
+        else await sleep(wait);
+        continue;
       }
       runs.push(...got);
       n -= got.reduce((sum, run) => sum + run.count, 0);
@@ -324,7 +353,8 @@ export class Tag {
       throw new MarchError("refused", `tag ${this.name}: the clock is ahead of that of the room at ${from.url}`);
     }
     this.#ticks = new Ticks(tag, this.#ticks);
-    this.#window = { worker, since, until };
+    this.#batch = Math.min(BATCH, this.#ticks.perSecond);
+    this.#window = { worker, since, until, ends: sent + until - there };
     this.#held = { from, nonce };
     this.#ttl = until - Math.max(there, since);
     this.#renewAt = now() + this.#ttl / 2;
@@ -367,7 +397,9 @@ export class Tag {
       : Math.max(error.retryAfter, error.noWindow ? this.#again : 0));
     this.#timed = error.noWindow || this.#timed && error.kind !== "not_found";
     this.#limited(error.limit);
-    if (error.kind === "not_found" && !this.#known) this.#c.forget(this.name); // names of no tag do not fill the memory
+    if (!this.#known && !this._kept && ["not_found", "invalid", "denied"].includes(error.kind)) {
+      this.#c.forget(this); // names of no tag do not fill the memory
+    }
   }
 
   /** #limited drops the IDs from a limit on. */

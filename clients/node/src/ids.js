@@ -129,6 +129,11 @@ export class Ticks {
     return new Run((BigInt(tick) << (wide + s)) + place, count, this.workerLast ? 1n << wide : 1n);
   }
 
+  /** perSecond returns how many IDs one worker has in a second: a room issues no more at once. */
+  get perSecond() {
+    return this.full * Math.floor(1000 / this.unit);
+  }
+
   /** left returns for how many ms the tick at a time goes on. */
   left(now) {
     return this.unit - (now - this.epoch) % this.unit;

@@ -1,0 +1,146 @@
+// The client with a room of the test's own.
+
+import assert from "node:assert/strict";
+import http from "node:http";
+import { test } from "node:test";
+import { setTimeout as sleep } from "node:timers/promises";
+
+import { Client } from "../src/client.js";
+import { errorOf } from "../src/rooms.js";
+
+/** withRoom runs a test with a client of a room, which leases IDs from 1 on, with what the test changes in the answers.
+ * Of a time-ordered tag it issues up to most at once, if faults has no reason why not. */
+function withRoom(name, run) {
+  test(name, async () => {
+    const room = { last: 0, changes: {}, most: 0, faults: [], asks: [] };
+    const answer = (path, count) => {
+      const part = { version: "1", boundary: "1", range: { lower: "0", upper: "1" } };
+      const issues = path.endsWith("/next");
+      if (issues) room.asks.push(count);
+      if (issues && count > room.most) return { reason: "invalid" };
+      if (issues && room.faults.length > 0) return { reason: room.faults.pop() };
+      const run = { first: String(room.last + 1), count: String(count) };
+      room.last += count;
+      return issues ? { runs: [run] } : { segment: { ...part, ...run }, ttl: "600s", serves: part,
+        limit: "9223372036854775807", time: null, ...room.changes };
+    };
+    const server = http.createServer(async (request, response) => {
+      let body = "";
+      for await (const chunk of request) body += chunk;
+      const said = answer(request.url, Number(JSON.parse(body).count));
+      response.writeHead(said.reason ? 503 : 200).end(JSON.stringify(said));
+    });
+    await new Promise((listens) => server.listen(0, "127.0.0.1", listens));
+    const ids = new Client({ addresses: [`http://127.0.0.1:${server.address().port}`] });
+    try {
+      await run(ids, room);
+    } finally {
+      ids.close();
+      server.close();
+    }
+  });
+}
+
+const fails = (kind, call) => assert.rejects(call, (error) => assert.equal(error.kind, kind) ?? true);
+const countOf = (runs) => runs.reduce((sum, run) => sum + run.count, 0);
+
+/** wait has the event loop stand still, as a process that is stopped. */
+function wait(ms) {
+  for (const until = performance.now() + ms; performance.now() < until;);
+}
+
+/** lent is a window of a worker with 256 IDs in a second. The room's clock is now ms ahead. */
+function lent(now, until, since = -9000) {
+  const at = Date.now();
+  return { tag: { workerBits: 12, sequenceBits: 8, timeBits: 40, unit: "1s", epochMs: "0" },
+    window: { worker: "1", fromMs: String(at + since), untilMs: String(at + until), nowMs: String(at + now) } };
+}
+
+withRoom("nextN beside others returns all", async (ids) => {
+  const tag = ids.tag("order");
+  await tag.warm();
+  const got = await Promise.all([600, 600, 5000].map((n) => tag.nextN(n)));
+  assert.deepEqual(got.map(countOf), [600, 600, 5000]);
+  assert.equal(new Set(got.flat().flatMap((run) => [...run])).size, 6200);
+});
+
+withRoom("a handle from before its tag exists ends with its lease and the client", async (ids, room) => {
+  const order = ids.tag("order");
+  room.changes = { reason: "not_found" };
+  await fails("not_found", () => order.next());
+  await sleep(1100);
+  room.changes = { ttl: "1s" };
+  await order.next();
+  const leased = room.last;
+  await sleep(1500);
+  assert.ok(room.last > leased); // it is looked after
+  ids.close();
+  assert.equal(order.tryNext(), undefined);
+  await fails("closed", () => order.next());
+});
+
+withRoom("no ID after the end of a lease, whoever stood still", async (ids, room) => {
+  const order = ids.tag("order");
+  room.changes = { ttl: "0.4s" };
+  await order.next();
+  wait(500);
+  assert.equal(order.tryNext(), undefined);
+});
+
+withRoom("names that a room refuses are forgotten", async (ids, room) => {
+  let made = 0;
+  const set = Map.prototype.set;
+  Map.prototype.set = function (key, value) { // the client's map is private
+    if (key === "none" && value.tryNext) made++;
+    return set.call(this, key, value);
+  };
+  try {
+    for (const kind of ["not_found", "denied", "invalid"]) {
+      room.changes = { reason: kind };
+      await fails(kind, () => ids.next("none"));
+    }
+    assert.equal(made, 3);
+    const tag = ids.tag("none");
+    await fails("invalid", () => tag.next());
+    assert.equal(ids.tag("none"), tag);
+    assert.equal(made, 4);
+  } finally {
+    Map.prototype.set = set;
+  }
+  room.changes = {};
+  for (const name of ["", "Order", "order/1", "order\n", "-order", "o".repeat(64)]) {
+    await fails("invalid", () => ids.next(name));
+    assert.throws(() => ids.tag(name), { kind: "invalid" });
+  }
+});
+
+test("an answer has a client wait for half a minute at most", () => {
+  assert.equal(errorOf(429, "", "86400").retryAfter, 30_000);
+});
+
+withRoom("without a window a room issues at most what its worker has in a second", async (ids, room) => {
+  room.changes = { reason: "refused", metadata: { window: "none" } };
+  [room.most, room.faults] = [2000, ["unavailable", "unavailable"]];
+  assert.equal(countOf(await ids.tag("event").nextN(5000)), 5000);
+  assert.deepEqual(room.asks, [5000, 2500, ...Array(6).fill(1250)]);
+  [room.changes, room.most, room.asks] = [{ time: lent(0, 600_000, 590_000) }, 256, []];
+  assert.equal(countOf(await ids.tag("other").nextN(600)), 600);
+  assert.deepEqual(room.asks, [256, 256, 88]);
+  room.faults = ["refused"];
+  await fails("refused", () => ids.tag("other").next());
+});
+
+withRoom("a window ends by the clock that only goes forward, and with its client", async (ids, room) => {
+  room.changes = { time: lent(0, 600_000) };
+  const closing = ids.tag("closing");
+  await closing.next();
+  [room.changes, room.most] = [{ time: lent(599_700, 600_000) }, 1];
+  assert.ok(await ids.next("event") > 2n ** 40n);
+  room.changes = { reason: "refused", metadata: { window: "none" } };
+  wait(500);
+  assert.ok(await ids.next("event") < 2n ** 40n);
+  ids.close();
+  await fails("closed", () => closing.next());
+  await fails("closed", () => closing.nextN(1));
+  await fails("closed", () => ids.next("closing"));
+});
