@@ -19,8 +19,8 @@ type Issuer struct {
 	mu     struct {
 		sync.Mutex
 		tags  map[string]*tag
-		known bool  // no other tags exist
-		fault error // of all tags
+		known map[string]bool // the tags that exist; nil: all
+		fault error           // of all tags
 	}
 }
 
@@ -51,10 +51,12 @@ func New(boundary, lower, upper int64) *Issuer {
 func (i *Issuer) Tags(names ...string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for _, name := range names {
-		i.tag(name)
+	if i.mu.known == nil {
+		i.mu.known = make(map[string]bool)
 	}
-	i.mu.known = true
+	for _, name := range names {
+		i.mu.known[name] = true
+	}
 }
 
 // Limit has a tag end before an ID: its calls then fail with client.Exhausted.
@@ -96,7 +98,10 @@ func (i *Issuer) FailAll(err error) {
 func (i *Issuer) Taken(name string) int64 {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.tag(name).taken
+	if t := i.mu.tags[name]; t != nil {
+		return t.taken
+	}
+	return 0
 }
 
 // Next returns an ID.
@@ -125,6 +130,9 @@ func (i *Issuer) NextText(ctx context.Context, tag string) (text string, id int6
 
 // Lease returns up to n IDs, without an end.
 func (i *Issuer) Lease(ctx context.Context, tag string, n int64) (client.Segment, error) {
+	if n > api.MaxLease {
+		return client.Segment{}, tooMany(n, api.MaxLease)
+	}
 	_, s, err := i.take(ctx, tag, 1, n, false)
 	return s, err
 }
@@ -136,19 +144,18 @@ func (i *Issuer) take(ctx context.Context, name string, least, n int64, asText b
 	if _, err := allocator.ParseTag(name); err != nil {
 		return nil, none, err
 	}
-	if n < 1 || n > api.MaxLease {
-		return nil, none, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, int64(api.MaxLease))
+	if n < 1 || n > allocator.LargestStep {
+		return nil, none, tooMany(n, allocator.LargestStep)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, none, allocator.Errorf(allocator.Unavailable, "tag %s: %w", name, err)
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	t := i.mu.tags[name]
-	if t == nil && i.mu.known {
+	if i.mu.known != nil && !i.mu.known[name] {
 		return nil, none, allocator.Errorf(allocator.NotFound, "there is no tag %s", name)
 	}
-	t = i.tag(name)
+	t := i.tag(name)
 	for _, fault := range []error{t.fault, i.mu.fault} {
 		if fault != nil {
 			return nil, none, fault
@@ -171,7 +178,11 @@ func (i *Issuer) take(ctx context.Context, name string, least, n int64, asText b
 	return t.texts, s, nil
 }
 
-// tag returns a tag, and makes it if there is none. The lock is held.
+func tooMany(n, most int64) error {
+	return allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, most)
+}
+
+// tag returns what is known of a tag, which need not exist. The lock is held.
 func (i *Issuer) tag(name string) *tag {
 	t := i.mu.tags[name]
 	if t == nil {

@@ -88,3 +88,38 @@ func TestIssuer(t *testing.T) {
 		t.Errorf("%d, %v", id, err)
 	}
 }
+
+// What a test says of a tag does not make it.
+func TestNoTag(t *testing.T) {
+	t.Parallel()
+	ctx, ids := t.Context(), clienttest.New(1, 0, 1)
+	ids.Tags("order")
+	ids.Fail("none", client.Unavailable)
+	ids.Fail("none", nil)
+	ids.Limit("none", 100)
+	if err := ids.Format("none", "prefix(ORD-) | radix62(11)"); err != nil || ids.Taken("none") != 0 {
+		t.Errorf("%v, %d", err, ids.Taken("none"))
+	}
+	if _, err := ids.Next(ctx, "none"); !errors.Is(err, client.NotFound) {
+		t.Errorf("%v", err)
+	}
+	ids.Tags("none")
+	if _, err := ids.NextN(ctx, "none", 100); !errors.Is(err, client.Exhausted) {
+		t.Errorf("%v", err)
+	}
+}
+
+// The bounds of counts are those of the client.
+func TestCounts(t *testing.T) {
+	t.Parallel()
+	ctx, ids := t.Context(), clienttest.New(1, 0, 1)
+	if runs, err := ids.NextN(ctx, "order", 1<<40); err != nil || len(runs) != 1 || runs[0].Count != 1<<40 {
+		t.Errorf("%v, %v", runs, err)
+	}
+	if _, err := ids.NextN(ctx, "order", 1<<40+1); !errors.Is(err, client.Invalid) {
+		t.Errorf("%v", err)
+	}
+	if _, err := ids.Lease(ctx, "order", 1_000_000_001); !errors.Is(err, client.Invalid) {
+		t.Errorf("%v", err)
+	}
+}
