@@ -22,8 +22,8 @@ final class Json {
             if (json.peek() == 0) {
                 return value;
             }
-        } catch (IndexOutOfBoundsException e) {
-            // it ends early
+        } catch (IndexOutOfBoundsException | StackOverflowError e) {
+            // it ends early, or has too many levels
         }
         throw new IllegalArgumentException("no JSON at " + json.at);
     }

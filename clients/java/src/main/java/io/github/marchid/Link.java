@@ -56,10 +56,14 @@ final class Link extends Counter {
         this.magic = magic;
     }
 
-    /** The next ID, or -1 if none is left. */
-    long take() {
+    /**
+     * The next ID, or -1 if none is left. The end of the segment's time is checked at each ID whose ordinal has no bit
+     * of unchecked: at 0 that is each one.
+     */
+    long take(long unchecked) {
         long n = getAndIncrement();
-        return n < end ? base + n * step + Math.multiplyHigh(n << 1, magic) * gap : -1;
+        return n < end && ((n & unchecked) != 0 || Rooms.now() < segment.until())
+            ? base + n * step + Math.multiplyHigh(n << 1, magic) * gap : -1;
     }
 
     long taken() {

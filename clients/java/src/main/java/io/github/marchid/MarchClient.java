@@ -17,9 +17,12 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
@@ -35,21 +38,26 @@ import javax.net.ssl.TrustManagerFactory;
  */
 public final class MarchClient implements AutoCloseable {
     static final long MOST = 1_000_000_000; // IDs of a lease
+    private static final Pattern NAME = Pattern.compile("[a-z0-9][a-z0-9._-]{0,62}");
+    private static final int LEASES = 8; // that the client asks for ahead at once
 
     final Builder options;
     final Rooms rooms;
     final long began = now();
     final ReentrantLock lock = new ReentrantLock(); // guards all below, and the tags
     final Condition changed = lock.newCondition();
-    private final Map<String, Tag> tags = new ConcurrentHashMap<>();
-    boolean closed;
+    final Map<String, Tag> tags = new ConcurrentHashMap<>();
+    volatile boolean closed;
     Part newest = Part.NONE; // the own room's part of the newest layout that an answer named
     private boolean look; // whether the keeper should look at once
     private Thread keeper;
+    private final ThreadPoolExecutor leases = new ThreadPoolExecutor(LEASES, LEASES, 10, TimeUnit.SECONDS,
+        new LinkedBlockingQueue<>(), work -> daemon(work, "march-lease"));
 
     private MarchClient(Builder options, SSLContext tls) {
         this.options = options;
         rooms = new Rooms(options.addresses, options.fallback, options.timeout, options.tokenFile, tls);
+        leases.allowCoreThreadTimeOut(true);
     }
 
     /** Returns a builder of a client of one room. Addresses are URLs of the room's instances, http://HOST:PORT. */
@@ -60,12 +68,25 @@ public final class MarchClient implements AutoCloseable {
     /** Returns an ID of a tag. It waits only while none is held, for some seconds at most. */
     public long next(String tag) {
         Tag known = tags.get(tag);
-        return (known != null ? known : tag(tag)).next();
+        return (known != null ? known : find(tag, false)).next();
     }
 
-    /** Returns a handle to a tag. It asks no room. */
+    /** Returns a handle to a tag, which is kept until close. It asks no room. */
     public Tag tag(String name) {
-        return tags.computeIfAbsent(name, n -> new Tag(this, n));
+        Tag known = tags.get(name);
+        return known != null && known.kept ? known : find(name, true);
+    }
+
+    private Tag find(String name, boolean keep) {
+        if (!NAME.matcher(name).matches()) {
+            throw new MarchException(Kind.INVALID, "tag: \"" + name.substring(0, Math.min(name.length(), 64))
+                + "\"; allowed: " + NAME);
+        }
+        return tags.compute(name, (n, known) -> {
+            Tag tag = known == null ? new Tag(this, n) : known;
+            tag.kept |= keep;
+            return tag;
+        });
     }
 
     /** Drops all IDs that are held, and ends all calls that wait. */
@@ -75,6 +96,7 @@ public final class MarchClient implements AutoCloseable {
         try {
             closed = true;
             tags.values().forEach(t -> t.drop(s -> true));
+            leases.shutdownNow();
             changed.signalAll();
         } finally {
             lock.unlock();
@@ -90,22 +112,39 @@ public final class MarchClient implements AutoCloseable {
         return part.version() == newest.version();
     }
 
-    void forget(Tag tag) {
-        tags.remove(tag.name(), tag);
+    /** Forgets a tag that has no handle, and returns whether it did. */
+    boolean forget(Tag tag) {
+        return tags.computeIfPresent(tag.name(), (n, known) -> known == tag && !tag.kept ? null : known) != tag;
+    }
+
+    /** Leases ahead for a tag, in a thread of its own: an instance may hang. */
+    void leaseAhead(Tag tag) {
+        leases.execute(tag::refill);
+    }
+
+    private static Thread daemon(Runnable work, String name) {
+        Thread thread = new Thread(work, name);
+        thread.setDaemon(true);
+        return thread;
+    }
+
+    /** Starts the keeper, if it does not run: an Error may have ended it. */
+    void startKeeper() {
+        if (keeper == null && !closed) {
+            Thread thread = daemon(this::keep, "march-keeper");
+            thread.start();
+            keeper = thread;
+        }
     }
 
     /** Has the keeper look after all tags at once. */
     void wakeKeeper() {
         look = true;
-        if (keeper == null) {
-            keeper = new Thread(this::keep, "march-keeper");
-            keeper.setDaemon(true);
-            keeper.start();
-        }
+        startKeeper();
         changed.signalAll();
     }
 
-    /** Looks after all tags until the client is closed: drops what has ended, and leases ahead. */
+    /** Looks after all tags until the client is closed: drops what has ended, and has others lease ahead. */
     private void keep() {
         lock.lock();
         try {
@@ -120,8 +159,9 @@ public final class MarchClient implements AutoCloseable {
                 }
             }
         } catch (InterruptedException e) {
-            keeper = null; // the next lease starts another
+            // the next call that must wait starts another
         } finally {
+            keeper = null;
             lock.unlock();
         }
     }

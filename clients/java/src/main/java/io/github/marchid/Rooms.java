@@ -18,6 +18,10 @@ import java.util.Collections;
 import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.stream.Collectors;
 import javax.net.ssl.SSLContext;
@@ -27,6 +31,7 @@ final class Rooms {
     static final long SECOND = 1_000_000_000;
     private static final long AVOID = 5 * SECOND; // for which an instance that failed is asked only after all others
     private static final int TRIES = 3; // how many hanging instances a call waits for
+    private static final long MOST_WAIT = 30; // s that an answer has a client wait
 
     /** The address of an instance, or of several instances of one room. */
     static final class Room {
@@ -126,7 +131,7 @@ final class Rooms {
     private Map<String, Object> call(Room room, String path, String body) {
         String name = "room at " + room.url;
         try {
-            HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(room.url + path)).timeout(timeout)
+            HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(room.url + path))
                 .header("Content-Type", "application/json");
             if (tokenFile != null && !room.mayHaveToken) {
                 throw new MarchException(Kind.UNAUTHENTICATED, name + ": no TLS, so the token is not sent");
@@ -140,19 +145,28 @@ final class Rooms {
             if (body != null) {
                 request.POST(BodyPublishers.ofString(body));
             }
-            HttpResponse<String> answer = http.send(request.build(), BodyHandlers.ofString());
+            HttpResponse<String> answer = whole(http.sendAsync(request.build(), BodyHandlers.ofString()));
             if (answer.statusCode() != 200) {
                 String after = answer.headers().firstValue("Retry-After").orElse("");
                 throw error(answer.statusCode(), answer.body(), after, name);
             }
             return Json.object(Map.of("answer", Json.parse(answer.body())), "answer");
-        } catch (IOException e) {
+        } catch (IOException | ExecutionException | TimeoutException e) {
             throw new MarchException(Kind.UNAVAILABLE, name + ": " + e, SECOND, 0, false, e);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new MarchException(Kind.UNAVAILABLE, "interrupted", SECOND, 0, false, e);
         } catch (IllegalArgumentException | NullPointerException e) {
             throw new MarchException(Kind.INTERNAL, name + ": its answer makes no sense", SECOND, 0, false, e);
+        }
+    }
+
+    /** Waits for a whole answer: a request's own timeout ends at the headers (JDK-8258397). */
+    private <T> T whole(CompletableFuture<T> answer) throws ExecutionException, InterruptedException, TimeoutException {
+        try {
+            return answer.get(timeout.toNanos(), TimeUnit.NANOSECONDS);
+        } finally {
+            answer.cancel(true);
         }
     }
 
@@ -168,7 +182,7 @@ final class Rooms {
         long after = retryAfter.matches("\\d{1,9}") ? Math.max(1, Long.parseLong(retryAfter)) : 1;
         Object message = answer.get("message");
         return new MarchException(Kind.of((String) answer.get("reason"), status),
-            name + ": " + (message == null ? "HTTP status " + status : message), after * SECOND,
+            name + ": " + (message == null ? "HTTP status " + status : message), Math.min(after, MOST_WAIT) * SECOND,
             Json.number(metadata, "limit"), "none".equals(metadata.get("window")), null);
     }
 
@@ -179,6 +193,8 @@ final class Rooms {
     /** The client's clock, in ns. It never goes back, and goes on while the machine is suspended. */
     static long now() {
         long at = System.nanoTime() - ORIGIN;
-        return at + SKEW.accumulateAndGet((System.currentTimeMillis() - WALL) * 1_000_000 - at, Math::max);
+        long skew = (System.currentTimeMillis() - WALL) * 1_000_000 - at;
+        long most = SKEW.get();
+        return at + (skew > most ? SKEW.accumulateAndGet(skew, Math::max) : most);
     }
 }

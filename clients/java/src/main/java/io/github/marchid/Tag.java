@@ -16,8 +16,11 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
+import java.util.EnumSet;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
+import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.locks.LockSupport;
@@ -27,7 +30,9 @@ import java.util.function.Predicate;
 public final class Tag {
     private static final long PATIENCE = 3 * SECOND; // for which callers wait for rooms; later ones get the error
     private static final long BATCH = 100_000; // IDs that a room issues at once
+    private static final long FAST = 1000; // ns; at more IDs than one in that, the end is checked at one of 64
     private static final long AHEAD = 10_000; // ms by which the clock may be ahead of a room's
+    private static final Set<Kind> GONE = EnumSet.of(Kind.NOT_FOUND, Kind.INVALID, Kind.DENIED);
     private static final long NEVER = Long.MAX_VALUE;
 
     private final String name;
@@ -36,22 +41,28 @@ public final class Tag {
     private final Link none = Link.of(new Segment(new Part(0, 1, 0, 1), 0, 0, NEVER), 1);
 
     private volatile Link head = none; // the IDs that next takes
+    private long unchecked; // see Link.take; read after head
+    volatile boolean kept; // the program has a handle
     // All below is guarded by client.lock.
     private Deque<Segment> segments = new ArrayDeque<>(); // after the head
     private volatile boolean timed; // the tag is time-ordered:
     private Ticks ticks;
     private Window window = new Window(0, 0, 0);
+    private long windowEnds; // by the client's clock
     private Room lender; // of the window's worker, and the proof that it is ours
     private String nonce = "";
     private long renewAt;
     private long version; // the newest layout when the window was leased
     private boolean known; // whether a room has leased anything
+    private boolean gone; // the client has forgotten the tag
     private boolean leasing;
+    private boolean queued; // for a thread that leases ahead
     private long target;
     private long limit;
     private long ttl; // ns; 0 for no end
     private long issued; // before the head
-    private long looked; // how many were issued at the last look
+    private long looked; // how many were issued at the last look,
+    private long lookedAt = now();
     private long used = now();
     private long pacedIssued; // when the target was computed
     private long pacedAt = now();
@@ -65,7 +76,7 @@ public final class Tag {
     Tag(MarchClient client, String name) {
         this.client = client;
         this.name = name;
-        path = "/v1/tags/" + escape(name);
+        path = "/v1/tags/" + name;
         target = client.options.minStep;
     }
 
@@ -80,7 +91,7 @@ public final class Tag {
 
     /** Returns an ID. It waits only while none is held, for some seconds at most. */
     public long next() {
-        long id = head.take();
+        long id = head.take(unchecked);
         return id >= 0 ? id : nextSlowly();
     }
 
@@ -90,7 +101,7 @@ public final class Tag {
             if (timed) {
                 return nextTimed(1).get(0).first();
             }
-            long id = head.take();
+            long id = head.take(unchecked);
             if (id >= 0) {
                 return id;
             }
@@ -105,8 +116,10 @@ public final class Tag {
         List<Run> runs = new ArrayList<>();
         client.lock.lock();
         try {
-            putBack();
-            await(n);
+            do {
+                await(n);
+                putBack();
+            } while (!timed && heldNow() < n); // others took some
             while (n > 0 && !timed) {
                 Segment s = segments.removeFirst();
                 runs.addAll(s.head(n).runs());
@@ -125,6 +138,7 @@ public final class Tag {
 
     /** Returns an ID as a text, by the tag's format, of a room. */
     public Text nextText() {
+        open();
         Map<String, Object> answer = client.rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", null).body();
         if (!(answer.get("texts") instanceof List<?> texts) || texts.isEmpty()) {
             throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts");
@@ -142,6 +156,7 @@ public final class Tag {
     public void warm() {
         client.lock.lock();
         try {
+            dropEnded(now());
             if (head.remaining() == 0) {
                 await(1);
                 promote();
@@ -155,6 +170,7 @@ public final class Tag {
     public long held() {
         client.lock.lock();
         try {
+            dropEnded(now());
             return heldNow();
         } finally {
             client.lock.unlock();
@@ -165,17 +181,25 @@ public final class Tag {
         return head.remaining() + segments.stream().mapToLong(Segment::count).sum();
     }
 
+    private void open() {
+        if (client.closed) {
+            throw new MarchException(Kind.CLOSED, "the client was closed");
+        }
+    }
+
     /** Waits until n IDs are held, or the tag is time-ordered. */
     private void await(long n) {
         long giveUp = now() + PATIENCE;
         for (;;) {
             long at = now();
             used = at;
-            if (client.closed) {
-                throw new MarchException(Kind.CLOSED, "the client was closed");
-            } else if (timed ? at < retryAt || System.currentTimeMillis() < window.until() : heldNow() >= n) {
+            open();
+            client.startKeeper();
+            dropEnded(at);
+            if (timed ? at < retryAt || System.currentTimeMillis() < window.until() && at < windowEnds
+                : heldNow() >= n) {
                 return;
-            } else if (at < retryAt && (!failed.temporary() || at - failing >= PATIENCE)) {
+            } else if (gone || at < retryAt && (!failed.temporary() || at - failing >= PATIENCE)) {
                 throw failed.again();
             } else if (at >= giveUp) {
                 throw failed != null ? failed.again()
@@ -226,6 +250,10 @@ public final class Tag {
         segments.removeIf(ends);
     }
 
+    private void dropEnded(long at) {
+        drop(s -> s.until() <= at);
+    }
+
     /** Drops the IDs from a limit on. */
     private void limited(long at) {
         if (at > 0 && at != limit) {
@@ -240,6 +268,8 @@ public final class Tag {
     /** Returns n IDs of a time-ordered tag: of its worker's window, or else of a room. */
     private List<Run> nextTimed(long n) {
         List<Run> runs = new ArrayList<>();
+        long giveUp = now() + PATIENCE;
+        long wait = SECOND / 50;
         while (n > 0) {
             long at;
             Run run;
@@ -247,14 +277,25 @@ public final class Tag {
             try {
                 await(0);
                 at = System.currentTimeMillis();
-                run = ticks == null || !timed ? null : ticks.take(n, at, window);
+                run = ticks == null || !timed || now() >= windowEnds ? null : ticks.take(n, at, window);
             } finally {
                 client.lock.unlock();
             }
             if (run == null) {
-                long count = Math.min(n, BATCH);
-                runs.addAll(runsOf(client.rooms.ask(path + "/next", "{\"count\":\"" + count + "\"}", null).body()));
-                n -= count;
+                try {
+                    long count = n == 1 ? 1 : Math.min(n, Math.min(BATCH, perSecond()));
+                    runs.addAll(runsOf(client.rooms.ask(path + "/next", "{\"count\":\"" + count + "\"}", null).body()));
+                    n -= count;
+                    giveUp = now() + PATIENCE;
+                    wait = SECOND / 50;
+                } catch (MarchException e) { // without another try, all that runs has would be lost
+                    long pause = e.kind() == Kind.UNAVAILABLE ? wait : e.retryAfter().toNanos();
+                    if (!e.temporary() || now() + pause >= giveUp || Thread.currentThread().isInterrupted()) {
+                        throw e;
+                    }
+                    LockSupport.parkNanos(pause);
+                    wait = Math.min(2 * wait, SECOND / 2);
+                }
             } else if (run.count() > 0) {
                 runs.add(run);
                 n -= run.count();
@@ -263,6 +304,21 @@ public final class Tag {
             }
         }
         return runs;
+    }
+
+    /** How many IDs a room issues of one worker at once. A request for no window has the tag's settings. */
+    private long perSecond() {
+        client.lock.lock();
+        try {
+            if (ticks != null) {
+                return ticks.perSecond();
+            }
+        } finally {
+            client.lock.unlock();
+        }
+        Map<String, Object> body = client.rooms.ask(path + "/lease", "{\"count\":\"1\",\"window\":{}}", null).body();
+        Map<String, Object> tag = object(object(body, "time"), "tag");
+        return tag.isEmpty() ? BATCH : new Ticks(tag, null).perSecond();
     }
 
     private static List<Run> runsOf(Map<String, Object> answer) {
@@ -295,32 +351,50 @@ public final class Tag {
     /** Looks after the tag, and returns when to do so again. */
     long tend(long at) {
         long total = issued + head.taken();
-        if (total != looked) {
+        used = total != looked ? at : used;
+        if (at - lookedAt >= SECOND / 10) {
+            unchecked = total - looked > (at - lookedAt) / FAST ? 63 : 0;
             looked = total;
-            used = at;
+            lookedAt = at;
         }
-        drop(s -> s.until() <= at);
+        dropEnded(at);
         long ends = segments.stream().mapToLong(Segment::until).min().orElse(NEVER);
         ends = head.remaining() > 0 ? Math.min(ends, head.segment.until()) : ends;
-        if (!known || leasing || ttl > 0 && at - used >= ttl) {
+        if (!known || leasing || queued || ttl > 0 && at - used >= ttl) {
             return ends; // unused: let it end
         }
         if (need(at) > 0 && at < retryAt) {
             return Math.min(ends, Math.max(retryAt, at + SECOND / 2)); // one of many tags
         } else if (need(at) > 0) {
-            lease(need(at));
-            return now() + (failed == null ? SECOND / 100 : SECOND / 2);
+            client.leaseAhead(this);
+            queued = true;
+            return ends;
         }
         return Math.min(ends, Math.max(timed ? renewAt : ends - ttl / 3, replaceAt));
+    }
+
+    /** Leases ahead, if that is still needed. */
+    void refill() {
+        client.lock.lock();
+        try {
+            queued = false;
+            long at = now();
+            if (need(at) > 0 && at >= retryAt && !leasing && !client.closed) {
+                lease(need(at));
+            }
+        } finally {
+            client.lock.unlock();
+        }
     }
 
     /** Leases n IDs, or a window, or notes why not. The lock is held, but not while a room is asked. */
     private void lease(long n) {
         long asked = Math.min(n, MOST);
         String proof = UUID.randomUUID().toString();
-        String held = lender == null ? "" : String.format(",\"held\":{\"worker\":\"%d\",\"nonce\":\"%s\"}",
-            window.worker(), nonce);
-        String body = String.format("{\"count\":\"%d\",\"window\":{\"nonce\":\"%s\",\"age\":\"%ds\"%s}}", asked, proof,
+        String held = lender == null ? "" : String.format(Locale.ROOT,
+            ",\"held\":{\"worker\":\"%d\",\"nonce\":\"%s\"}", window.worker(), nonce);
+        String body = String.format(Locale.ROOT,
+            "{\"count\":\"%d\",\"window\":{\"nonce\":\"%s\",\"age\":\"%ds\"%s}}", asked, proof,
             (now() - client.began) / SECOND, held);
         leasing = true;
         replaceAt = now() + Math.min(again, Math.max(ttl / 6, SECOND / 10));
@@ -342,7 +416,7 @@ public final class Tag {
             }
         } catch (MarchException e) {
             fail(e);
-        } catch (RuntimeException e) {
+        } catch (RuntimeException | Error e) { // an Error would have the keeper ask without a pause
             fail(new MarchException(Kind.INTERNAL, "tag " + name + ": an answer makes no sense", SECOND, 0, false, e));
         } finally {
             leasing = false;
@@ -359,8 +433,8 @@ public final class Tag {
             : Math.max(e.retryAfter().toNanos(), e.noWindow() ? again : 0));
         timed = e.noWindow() || timed && e.kind() != Kind.NOT_FOUND;
         limited(e.limit());
-        if (e.kind() == Kind.NOT_FOUND && !known) {
-            client.forget(this); // so that names of no tag do not fill the memory
+        if (!known && GONE.contains(e.kind())) {
+            gone = client.forget(this); // so that names of no tag do not fill the memory
         }
     }
 
@@ -391,6 +465,7 @@ public final class Tag {
         lender = from;
         nonce = proof;
         ttl = (window.until() - Math.max(there, window.since())) * 1_000_000;
+        windowEnds = sent + (window.until() - there) * 1_000_000;
         renewAt = now() + ttl / 2;
         again = SECOND;
         version = client.newest.version();

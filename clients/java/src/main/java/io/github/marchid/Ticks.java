@@ -69,6 +69,12 @@ final class Ticks {
         return new Run((at << worker + sequence) + place, count, workerLast ? 1L << worker : 1);
     }
 
+    /** How many IDs one worker has in a second. A room issues no more of them at once. */
+    long perSecond() {
+        long ticks = Math.max(1000 / Math.max(unit, 1), 1);
+        return 1L << sequence > MarchClient.MOST / ticks ? MarchClient.MOST : ticks << sequence;
+    }
+
     /** For how many ms the tick at a time goes on. */
     long left(long now) {
         return unit - Math.floorMod(now - epoch, unit);

@@ -2,6 +2,7 @@ package io.github.marchid;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.LongSupplier;
 
@@ -28,8 +29,8 @@ public final class Bench {
                 best[2] = Math.max(best[2], rate(cores, tag::next));
                 best[3] = Math.max(best[3], rate(cores, yardstick::getAndIncrement));
             }
-            System.out.printf("{\"perSecond\":%.0f,\"atomicLong\":%.0f,\"threads\":%d,\"perSecondOfAll\":%.0f,"
-                + "\"atomicLongOfAll\":%.0f}%n", best[0], best[1], cores, best[2], best[3]);
+            System.out.printf(Locale.ROOT, "{\"perSecond\":%.0f,\"atomicLong\":%.0f,\"threads\":%d,"
+                + "\"perSecondOfAll\":%.0f,\"atomicLongOfAll\":%.0f}%n", best[0], best[1], cores, best[2], best[3]);
         }
     }
 

@@ -1,0 +1,345 @@
+package io.github.marchid;
+
+import com.sun.net.httpserver.HttpExchange;
+import com.sun.net.httpserver.HttpServer;
+import io.github.marchid.MarchException.Kind;
+import java.io.IOException;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Locale;
+import java.util.Set;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.FutureTask;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.function.BooleanSupplier;
+
+/** The client against a room that does what a test wants. */
+public final class RoomTest {
+    private static final String PART =
+        "\"version\":\"1\",\"boundary\":\"1\",\"range\":{\"lower\":\"0\",\"upper\":\"1\"}";
+
+    /** Answers a request with a body, or does not. */
+    private interface Answers {
+        void to(HttpExchange x, String body) throws Exception;
+    }
+
+    private static final class Room implements AutoCloseable {
+        final HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        final String url = "http://127.0.0.1:" + server.getAddress().getPort();
+        final ExecutorService threads = Executors.newCachedThreadPool();
+        final CountDownLatch end = new CountDownLatch(1);
+        final AtomicInteger asked = new AtomicInteger();
+        volatile String ttl = "60s";
+        volatile String body = "";
+        volatile Answers answers = this::lease;
+        private long first;
+
+        Room() throws IOException {
+            server.setExecutor(threads);
+            server.createContext("/", x -> {
+                try (x) {
+                    body = new String(x.getRequestBody().readAllBytes(), StandardCharsets.UTF_8);
+                    asked.incrementAndGet();
+                    answers.to(x, body);
+                } catch (Exception e) {
+                    throw new IOException(e);
+                }
+            });
+            server.start();
+        }
+
+        long count(String body) {
+            return Long.parseLong(body.replaceAll(".*\"count\":\"(\\d+)\".*", "$1"));
+        }
+
+        synchronized void lease(HttpExchange x, String body) throws IOException {
+            long n = count(body);
+            say(x, 200, "{\"segment\":{" + PART + ",\"first\":\"" + first + "\",\"count\":\"" + n + "\"},\"ttl\":\""
+                + ttl + "\",\"limit\":\"0\",\"serves\":{" + PART + "},\"time\":null}");
+            first += n;
+        }
+
+        void refuse(HttpExchange x, int status, String reason) throws IOException {
+            say(x, status, "{\"reason\":\"" + reason + "\",\"message\":\"no\"}");
+        }
+
+        void hang(HttpExchange x, String body) throws InterruptedException {
+            end.await();
+        }
+
+        static void say(HttpExchange x, int status, String text) throws IOException {
+            x.sendResponseHeaders(status, text.length());
+            x.getResponseBody().write(text.getBytes(StandardCharsets.UTF_8));
+        }
+
+        @Override
+        public void close() {
+            end.countDown();
+            server.stop(0);
+            threads.shutdownNow();
+        }
+    }
+
+    private interface Test {
+        void run(Room room) throws Exception;
+    }
+
+    /** Runs all, or those whose names are arguments after the first, and fails at the first that fails. */
+    public static void main(String[] args) throws Exception {
+        List<String> only = List.of(args).subList(Math.min(args.length, 1), args.length);
+        run(only, "handle", RoomTest::handle);
+        run(only, "names", RoomTest::names);
+        run(only, "ends", RoomTest::ends);
+        run(only, "endAtTake", RoomTest::endAtTake);
+        run(only, "windowEnds", RoomTest::windowEnds);
+        run(only, "hangs", RoomTest::hangs);
+        run(only, "keeper", RoomTest::keeper);
+        run(only, "nextN", RoomTest::nextN);
+        run(only, "locale", RoomTest::locale);
+        run(only, "retryAfter", RoomTest::retryAfter);
+        run(only, "noWindow", RoomTest::noWindow);
+        System.out.println("ok, with a room of the test's");
+    }
+
+    private static void run(List<String> only, String name, Test test) throws Exception {
+        if (!only.isEmpty() && !only.contains(name)) {
+            return;
+        }
+        try (Room room = new Room()) {
+            test.run(room);
+        } catch (Exception | AssertionError e) {
+            throw new AssertionError(name + ": " + e, e);
+        }
+    }
+
+    /** A tag with a handle is kept, even if it is made only later; the end of its leases and close are its own, too. */
+    private static void handle(Room room) throws Exception {
+        room.answers = (x, body) -> room.refuse(x, 404, "not_found");
+        room.ttl = "0.4s";
+        MarchClient ids = MarchClient.builder(room.url).build();
+        Tag tag = ids.tag("late");
+        is(Kind.NOT_FOUND, kind(tag::next));
+        is(Kind.NOT_FOUND, kind(() -> ids.next("short")));
+        is(Set.of("late"), ids.tags.keySet());
+        is(true, tag == ids.tag("late"));
+        room.answers = room::lease;
+        await("the tag is found", () -> kind(tag::next) == null);
+        int before = room.asked.get();
+        Thread.sleep(500);
+        tag.next();
+        is(true, room.asked.get() > before);
+        ids.close();
+        is(Kind.CLOSED, kind(tag::next));
+        is(Kind.CLOSED, kind(tag::nextText));
+        is(Kind.CLOSED, kind(() -> ids.tag("another").next()));
+    }
+
+    /** Names that no tag can have are refused here. Those that a room refuses are forgotten, without a handle. */
+    private static void names(Room room) {
+        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+            for (String name : List.of("", "A", "-a", "a/b", "ä", "a b", "a".repeat(64))) {
+                is(Kind.INVALID, kind(() -> ids.next(name)));
+                is(Kind.INVALID, kind(() -> ids.tag(name)));
+            }
+            is(0, room.asked.get());
+            room.answers = (x, body) -> room.refuse(x, 400, "invalid");
+            is(Kind.INVALID, kind(() -> ids.next("a.b_c-d")));
+            room.answers = (x, body) -> room.refuse(x, 403, "denied");
+            is(Kind.DENIED, kind(() -> ids.next("a".repeat(63))));
+            is(Set.of(), ids.tags.keySet());
+        }
+    }
+
+    /** No tag has an ID past its lease's end while an instance hangs. */
+    private static void ends(Room room) throws Exception {
+        room.ttl = "1s";
+        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+            List<Tag> tags = List.of(ids.tag("a"), ids.tag("b"), ids.tag("c"));
+            tags.forEach(Tag::warm);
+            long end = System.nanoTime() + 1_000_000_000; // of the last lease, at the latest
+            room.answers = room::hang;
+            while (System.nanoTime() < end) {
+                Thread.sleep(10);
+                tags.stream().filter(t -> t.held() > 0).forEach(t -> kind(t::next));
+            }
+            Thread.sleep(50);
+            for (Tag tag : tags) { // each asks the room
+                FutureTask<Kind> one = new FutureTask<>(() -> kind(tag::next));
+                start(one);
+                Thread.sleep(20);
+                is(false, one.isDone());
+            }
+        }
+    }
+
+    /** An ID is checked as it is taken, with no keeper: each, or one of 64 of a fast tag. */
+    private static void endAtTake(Room room) throws InterruptedException {
+        Segment s = new Segment(new Segment.Part(1, 1, 0, 1), 1, 1000, Rooms.now() + 20_000_000);
+        Link slow = Link.of(s, 1000);
+        Link fast = Link.of(s, 1000);
+        is(1L, slow.take(0));
+        is(1L, fast.take(63));
+        Thread.sleep(25);
+        is(-1L, slow.take(0));
+        int late = 0;
+        while (fast.take(63) >= 0) {
+            late++;
+        }
+        is(63, late);
+    }
+
+    /** A window ends by the room's clock, though the machine's is behind. */
+    private static void windowEnds(Room room) throws Exception {
+        room.answers = (x, body) -> {
+            long now = System.currentTimeMillis() + 30_000;
+            boolean lease = x.getRequestURI().getPath().endsWith("/lease");
+            Room.say(x, 200, lease ? time(12, "\"window\":{\"worker\":\"1\",\"fromMs\":\"1\","
+                + "\"untilMs\":\"" + (now + 300) + "\",\"nowMs\":\"" + now + "\"}")
+                : "{\"runs\":[{\"first\":\"7\",\"count\":\"1\",\"stride\":\"1\"}]}");
+        };
+        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+            Tag tag = ids.tag("event");
+            is(true, tag.next() != 7);
+            room.answers = (x, body) -> room.refuse(x, 409, "refused");
+            Thread.sleep(310);
+            is(Kind.REFUSED, kind(tag::next));
+        }
+    }
+
+    private static String time(int sequence, String more) {
+        return "{\"segment\":null,\"serves\":{" + PART + "},\"time\":{\"tag\":{\"timeBits\":31,\"workerBits\":10,"
+            + "\"sequenceBits\":" + sequence + ",\"unit\":\"1s\",\"epochMs\":\"1577836800000\"}"
+            + (more.isEmpty() ? "" : ",") + more + "}}";
+    }
+
+    /** An answer whose body does not end does not hold a call up. */
+    private static void hangs(Room room) throws Exception {
+        room.answers = (x, body) -> {
+            x.sendResponseHeaders(200, 1000);
+            x.getResponseBody().write('{');
+            x.getResponseBody().flush();
+            room.end.await();
+        };
+        try (MarchClient ids = MarchClient.builder(room.url).timeout(Duration.ofMillis(100)).build()) {
+            FutureTask<Kind> call = new FutureTask<>(() -> kind(() -> ids.next("order")));
+            start(call);
+            is(Kind.UNAVAILABLE, call.get(10, TimeUnit.SECONDS));
+        }
+    }
+
+    /** The keeper leases again after an answer on which the stack overflows. */
+    private static void keeper(Room room) throws Exception {
+        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+            Tag tag = ids.tag("order");
+            tag.warm();
+            await("the reserve", () -> tag.held() >= 1000);
+            room.answers = (x, body) -> Room.say(x, 200, "[".repeat(200_000));
+            int before = room.asked.get();
+            tag.nextN(900);
+            await("an answer", () -> room.asked.get() > before);
+            Thread.sleep(200);
+            room.answers = room::lease;
+            await("the reserve after an Error", () -> tag.held() >= 1000);
+        }
+    }
+
+    /** Calls of nextN and next at once have all that they ask for. */
+    private static void nextN(Room room) throws Exception {
+        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+            Tag tag = ids.tag("order");
+            tag.warm();
+            CountDownLatch asked = new CountDownLatch(1);
+            CountDownLatch taken = new CountDownLatch(1);
+            room.answers = (x, body) -> {
+                asked.countDown();
+                taken.await();
+                room.lease(x, body);
+            };
+            FutureTask<Long> many = new FutureTask<>(() ->
+                tag.nextN(tag.held() + 500).stream().mapToLong(Run::count).sum());
+            long held = tag.held();
+            start(many);
+            asked.await();
+            tag.next();
+            taken.countDown();
+            is(held + 500, many.get(10, TimeUnit.SECONDS));
+        }
+    }
+
+    private static void locale(Room room) {
+        Locale before = Locale.getDefault();
+        Locale.setDefault(Locale.forLanguageTag("ar-EG-u-nu-arab"));
+        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+            ids.next("order");
+        } finally {
+            Locale.setDefault(before);
+        }
+    }
+
+    private static void retryAfter(Room room) {
+        is(30L, Rooms.error(429, "", "999999999", "room").retryAfter().toSeconds());
+    }
+
+    /** Without a window a room is asked for what one worker has in a second, again after an error that passes. */
+    private static void noWindow(Room room) throws Exception {
+        AtomicInteger calls = new AtomicInteger();
+        room.answers = (x, body) -> {
+            long n = room.count(body);
+            if (body.contains("nonce")) {
+                Room.say(x, 409, "{\"reason\":\"refused\",\"message\":\"no\",\"metadata\":{\"window\":\"none\"}}");
+            } else if (x.getRequestURI().getPath().endsWith("/lease")) {
+                Room.say(x, 200, time(3, ""));
+            } else if (n > 8) {
+                room.refuse(x, 400, "invalid");
+            } else if (calls.incrementAndGet() % 2 == 0) {
+                room.refuse(x, 503, "unavailable");
+            } else {
+                Room.say(x, 200, "{\"runs\":[{\"first\":\"" + 100 * calls.get() + "\",\"count\":\"" + n + "\"}]}");
+            }
+        };
+        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+            List<Long> got = new ArrayList<>();
+            ids.tag("event").nextN(20).forEach(run -> run.ids().forEach(got::add));
+            is(20, got.size());
+            is(20, new HashSet<>(got).size());
+            is(5, calls.get());
+        }
+    }
+
+    private static void start(Runnable work) {
+        Thread thread = new Thread(work);
+        thread.setDaemon(true);
+        thread.start();
+    }
+
+    /** Returns of which kind a call's error is; null if it has none. */
+    private static Kind kind(Runnable call) {
+        try {
+            call.run();
+            return null;
+        } catch (MarchException e) {
+            return e.kind();
+        }
+    }
+
+    private static void await(String what, BooleanSupplier is) throws InterruptedException {
+        for (long end = System.nanoTime() + 8_000_000_000L; !is.getAsBoolean(); Thread.sleep(10)) {
+            if (System.nanoTime() > end) {
+                throw new AssertionError("not within 8 s: " + what);
+            }
+        }
+    }
+
+    private static void is(Object want, Object got) {
+        if (!want.equals(got)) {
+            throw new AssertionError("got " + got + ", want " + want);
+        }
+    }
+}
