@@ -251,13 +251,13 @@ export class Tag {
       await this.#wait(0);
       let got = this.#ofWindow(n);
       if (got?.length === 0) await sleep(this.#ticks.left(Date.now()));
-      const count = Math.min(n, this.#batch);
+      const [count, asked] = [Math.min(n, this.#batch), now()];
       try {
         got ??= (await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: String(count) } })).answer.runs
           .map((r) => new Run(BigInt(r.first), Number(r.count), BigInt(r.stride ?? 1)));
         failing = pause = 0;
       } catch (error) {
-        failing ||= now();
+        failing ||= asked;
         pause = clamp(2 * pause, 20, 500);
         const wait = error.kind === "unavailable" ? pause : error.retryAfter;
         if (error.kind === "invalid" && count > 1) this.#batch = Math.floor(count / 2); // a worker has less in a second

@@ -221,6 +221,7 @@ class Tag:
             elif run is not None and self._ticks:
                 time.sleep(self._ticks.left(at))
             else:
+                asked = now()
                 try:
                     answer = self._client._rooms.ask(self._path + "/next", {"count": str(count)})[0]
                     for r in answer["runs"]:
@@ -229,7 +230,7 @@ class Tag:
                         n -= got
                     failing, pause = 0.0, 0.0
                 except MarchError as error:
-                    failing, pause = failing or now(), min(max(2 * pause, 0.02), 0.5)
+                    failing, pause = failing or asked, min(max(2 * pause, 0.02), 0.5)
                     wait = pause if error.kind is Kind.UNAVAILABLE else error.retry_after
                     if error.kind is Kind.INVALID and count > 1:  # more than one worker has in a second
                         self._batch = count // 2
