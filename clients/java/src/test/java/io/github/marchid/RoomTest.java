@@ -55,6 +55,10 @@ public final class RoomTest {
             server.start();
         }
 
+        MarchClient client() { // patient: the first request of a process may take seconds on a busy machine
+            return MarchClient.builder(url).timeout(Duration.ofSeconds(20)).build();
+        }
+
         long count(String body) {
             return Long.parseLong(body.replaceAll(".*\"count\":\"(\\d+)\".*", "$1"));
         }
@@ -122,8 +126,8 @@ public final class RoomTest {
     /** A tag with a handle is kept, even if it is made only later; the end of its leases and close are its own, too. */
     private static void handle(Room room) throws Exception {
         room.answers = (x, body) -> room.refuse(x, 404, "not_found");
-        room.ttl = "0.4s";
-        MarchClient ids = MarchClient.builder(room.url).build();
+        room.ttl = "1s";
+        MarchClient ids = room.client();
         Tag tag = ids.tag("late");
         is(Kind.NOT_FOUND, kind(tag::next));
         is(Kind.NOT_FOUND, kind(() -> ids.next("short")));
@@ -132,7 +136,7 @@ public final class RoomTest {
         room.answers = room::lease;
         await("the tag is found", () -> kind(tag::next) == null);
         int before = room.asked.get();
-        Thread.sleep(500);
+        Thread.sleep(1000);
         tag.next();
         is(true, room.asked.get() > before);
         ids.close();
@@ -143,7 +147,7 @@ public final class RoomTest {
 
     /** Names that no tag can have are refused here. Those that a room refuses are forgotten, without a handle. */
     private static void names(Room room) {
-        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+        try (MarchClient ids = room.client()) {
             for (String name : List.of("", "A", "-a", "a/b", "ä", "a b", "a".repeat(64))) {
                 is(Kind.INVALID, kind(() -> ids.next(name)));
                 is(Kind.INVALID, kind(() -> ids.tag(name)));
@@ -160,7 +164,7 @@ public final class RoomTest {
     /** No tag has an ID past its lease's end while an instance hangs. */
     private static void ends(Room room) throws Exception {
         room.ttl = "1s";
-        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+        try (MarchClient ids = room.client()) {
             List<Tag> tags = List.of(ids.tag("a"), ids.tag("b"), ids.tag("c"));
             tags.forEach(Tag::warm);
             long end = System.nanoTime() + 1_000_000_000; // of the last lease, at the latest
@@ -181,12 +185,12 @@ public final class RoomTest {
 
     /** An ID is checked as it is taken, with no keeper: each, or one of 64 of a fast tag. */
     private static void endAtTake(Room room) throws InterruptedException {
-        Segment s = new Segment(new Segment.Part(1, 1, 0, 1), 1, 1000, Rooms.now() + 20_000_000);
+        Segment s = new Segment(new Segment.Part(1, 1, 0, 1), 1, 1000, Rooms.now() + 500_000_000);
         Link slow = Link.of(s, 1000);
         Link fast = Link.of(s, 1000);
         is(1L, slow.take(0));
         is(1L, fast.take(63));
-        Thread.sleep(25);
+        Thread.sleep(510);
         is(-1L, slow.take(0));
         int late = 0;
         while (fast.take(63) >= 0) {
@@ -201,14 +205,14 @@ public final class RoomTest {
             long now = System.currentTimeMillis() + 30_000;
             boolean lease = x.getRequestURI().getPath().endsWith("/lease");
             Room.say(x, 200, lease ? time(12, "\"window\":{\"worker\":\"1\",\"fromMs\":\"1\","
-                + "\"untilMs\":\"" + (now + 300) + "\",\"nowMs\":\"" + now + "\"}")
+                + "\"untilMs\":\"" + (now + 1000) + "\",\"nowMs\":\"" + now + "\"}")
                 : "{\"runs\":[{\"first\":\"7\",\"count\":\"1\",\"stride\":\"1\"}]}");
         };
-        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+        try (MarchClient ids = room.client()) {
             Tag tag = ids.tag("event");
             is(true, tag.next() != 7);
             room.answers = (x, body) -> room.refuse(x, 409, "refused");
-            Thread.sleep(310);
+            Thread.sleep(1010);
             is(Kind.REFUSED, kind(tag::next));
         }
     }
@@ -230,13 +234,13 @@ public final class RoomTest {
         try (MarchClient ids = MarchClient.builder(room.url).timeout(Duration.ofMillis(100)).build()) {
             FutureTask<Kind> call = new FutureTask<>(() -> kind(() -> ids.next("order")));
             start(call);
-            is(Kind.UNAVAILABLE, call.get(10, TimeUnit.SECONDS));
+            is(Kind.UNAVAILABLE, call.get(30, TimeUnit.SECONDS));
         }
     }
 
     /** The keeper leases again after an answer on which the stack overflows. */
     private static void keeper(Room room) throws Exception {
-        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+        try (MarchClient ids = room.client()) {
             Tag tag = ids.tag("order");
             tag.warm();
             await("the reserve", () -> tag.held() >= 1000);
@@ -252,7 +256,7 @@ public final class RoomTest {
 
     /** Calls of nextN and next at once have all that they ask for. */
     private static void nextN(Room room) throws Exception {
-        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+        try (MarchClient ids = room.client()) {
             Tag tag = ids.tag("order");
             tag.warm();
             CountDownLatch asked = new CountDownLatch(1);
@@ -269,14 +273,14 @@ public final class RoomTest {
             asked.await();
             tag.next();
             taken.countDown();
-            is(held + 500, many.get(10, TimeUnit.SECONDS));
+            is(held + 500, many.get(30, TimeUnit.SECONDS));
         }
     }
 
     private static void locale(Room room) {
         Locale before = Locale.getDefault();
         Locale.setDefault(Locale.forLanguageTag("ar-EG-u-nu-arab"));
-        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+        try (MarchClient ids = room.client()) {
             ids.next("order");
         } finally {
             Locale.setDefault(before);
@@ -304,7 +308,7 @@ public final class RoomTest {
                 Room.say(x, 200, "{\"runs\":[{\"first\":\"" + 100 * calls.get() + "\",\"count\":\"" + n + "\"}]}");
             }
         };
-        try (MarchClient ids = MarchClient.builder(room.url).build()) {
+        try (MarchClient ids = room.client()) {
             List<Long> got = new ArrayList<>();
             ids.tag("event").nextN(20).forEach(run -> run.ids().forEach(got::add));
             is(20, got.size());
@@ -330,9 +334,9 @@ public final class RoomTest {
     }
 
     private static void await(String what, BooleanSupplier is) throws InterruptedException {
-        for (long end = System.nanoTime() + 8_000_000_000L; !is.getAsBoolean(); Thread.sleep(10)) {
+        for (long end = System.nanoTime() + 30_000_000_000L; !is.getAsBoolean(); Thread.sleep(10)) {
             if (System.nanoTime() > end) {
-                throw new AssertionError("not within 8 s: " + what);
+                throw new AssertionError("not within 30 s: " + what);
             }
         }
     }
