@@ -1,5 +1,5 @@
 # Each target has a line of help after ##; the first target prints them.
-.PHONY: help dev test race model simulate mutants fuzz bench scale doors chaos chaos-matrix chaos-report migrations build dist image generate protos lint ci zones
+.PHONY: help dev test race race-compile model simulate mutants fuzz bench scale doors chaos chaos-matrix chaos-report migrations build dist image generate protos lint ci zones
 
 # Go fails where there is a .git that git cannot read; then it builds unstamped.
 STAMP = $$(git rev-parse HEAD >/dev/null 2>&1 && echo auto || echo false)
@@ -20,8 +20,13 @@ test: ## run the tests; needs Chromium, and installs it if it can (STRICT=1: non
 LONGEST = ^(TestRestoreOverMidnight|TestMigrationOverMidnight|TestTellsThatItIsNotReady|TestALeapWithTwoInstancesIsShown|TestTimeTagsWithoutWorker|TestMigrationsUnderLoad|TestProblemsOfTimeTags|TestListTags)$$
 
 # The simulation lets one goroutine run at a time, and programs' tests start processes: there the detector finds nothing.
+RACED = $$(go list ./... | grep -v -e /cmd/ -e /internal/sim)
+
 race: ## run all tests but the programs' and the longest under the race detector; needs gcc
-	go test -race -short -vet=off -timeout 15m -skip '$(LONGEST)' $$(go list ./... | grep -v -e /cmd/ -e /internal/sim)
+	go test -race -short -vet=off -timeout 15m -skip '$(LONGEST)' $(RACED)
+
+race-compile: # what make race tests
+	@go list -race -test -export $(RACED)
 
 model: ## check the model of the protocol, and that its mutants are caught; needs spin and gcc (flags in ARGS)
 	@STRICT=1 .ci/programs spin gcc

@@ -93,7 +93,7 @@ func TestLayout(t *testing.T) {
 	})
 }
 
-// Metrics and logs reach those who want them elsewhere.
+// Prometheus and OpenTelemetry get a client's metrics, and slog gets its log.
 func TestMetricsAndSlog(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := newCluster(t)

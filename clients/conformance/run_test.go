@@ -53,7 +53,8 @@ var clients = []struct {
 		"unit":    {"python3", "-m", "unittest", "discover", "-s", "tests"}}},
 	{"node", "../node", []string{"node"}, nil, map[string][]string{
 		"driver": {"node", "test/driver.js"}, "bench": {"node", "test/bench.js"},
-		"service": {"node", "example/service.js"}, "unit": {"node", "--test", "test/vectors.test.js"}}},
+		"service": {"node", "example/service.js"}, "unit": {"node", "--test", "test/vectors.test.js",
+			"test/client.test.js"}}},
 	{"java", "../java", []string{"java", "javac"},
 		[]string{"bash", "-c", `javac --release 17 -Xlint:all -Werror -d "$OUT" $(find src -name '*.java')`},
 		map[string][]string{

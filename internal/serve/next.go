@@ -58,6 +58,9 @@ func (h *rest) next(ids access.Issuer) http.Handler {
 // readBatch returns the batch that a request asks for, without its tag, or nil for one ID. NextBatch checks the bounds
 // of the count.
 func (h *rest) readBatch(w http.ResponseWriter, r *http.Request) (*marchv1.NextBatchRequest, error) {
+	if r.URL.RawQuery == "" && (r.Body == nil || r.Body == http.NoBody) {
+		return nil, nil
+	}
 	query, err := h.routes[nextPath].methods[http.MethodPost].checkQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,5 @@
-// Package words reads and writes numbers and durations, the same on a terminal, on a page and in files.
+// Package words reads and writes numbers and durations, and hides the passwords of URLs, the same on a terminal, on a
+// page and in files.
 package words
 
 import (
