@@ -667,12 +667,16 @@ var faults = []fault{
 		}, without: serves},
 	{name: "console-stopped-in-a-migration", breaks: func(n *night) {
 		n.plan("plan.json", "a:25-50=b")
+		for _, of := range n.instances() { // their reports of the first move take longer than a poll of this test
+			n.processes[of].etcd.slow.Store(int64(time.Second))
+		}
 		out, code := n.march("migrate", "apply", filepath.Join(n.dir, "plan.json"), "--yes", "--detach")
 		if code != exitOK {
 			n.Errorf("apply: %s", out)
 		}
 		testcluster.Await(n, "one of two moves was made", func() bool { return n.migration().GetReached() == 1 })
 		n.kill(nightConsole)
+		n.slow(0)
 	}, mend: func(n *night, command string) {
 		n.elsewhere(command, "march console", scriptsNight, func() {
 			n.startConsole()
