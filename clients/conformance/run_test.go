@@ -158,8 +158,8 @@ type issued struct {
 	sync.Mutex
 	ids     map[string]map[int64]string // by tag, with the client
 	count   map[string]int              // by client and tag
-	settled bool                        // all clients should know the new layout by now:
-	late    []int64                     // the counter's IDs since then
+	settled time.Time                   // no lease of the first layout may be used any more; zero: not yet known
+	late    []int64                     // the counter's IDs of calls that began later
 	// Etcd is away for longer than the windows of clients that have just begun: then time-ordered IDs may fail.
 	outlasted bool
 }
@@ -173,8 +173,8 @@ func (i *issued) failed(t *testing.T, who, tag, why string) {
 	}
 }
 
-// add notes a run, and fails for an ID that was there before.
-func (i *issued) add(t *testing.T, who, tag string, run allocator.Run) {
+// add notes a run of a call that began at a time, and fails for an ID that was there before.
+func (i *issued) add(t *testing.T, who, tag string, run allocator.Run, began time.Time) {
 	i.Lock()
 	defer i.Unlock()
 	if i.ids[tag] == nil {
@@ -186,7 +186,7 @@ func (i *issued) add(t *testing.T, who, tag string, run allocator.Run) {
 			t.Errorf("ID %d of %s twice: by %s and %s", id, tag, before, who)
 		}
 		i.ids[tag][id] = who
-		if i.settled && tag == "order" {
+		if tag == "order" && !i.settled.IsZero() && began.After(i.settled) {
 			i.late = append(i.late, id)
 		}
 	}
@@ -219,14 +219,14 @@ func drive(t *testing.T, name string, c *exec.Cmd, all *issued, ready *sync.Wait
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		words := strings.Fields(lines.Text())
 		switch {
-		case len(words) == 5 && words[0] == "id":
-			var n [3]int64
+		case len(words) == 6 && words[0] == "id":
+			var n [4]int64
 			for k := range n {
 				if n[k], err = strconv.ParseInt(words[k+2], 10, 64); err != nil {
 					t.Errorf("%s: %s", name, lines.Text())
 				}
 			}
-			all.add(t, name, words[1], allocator.Run{First: n[0], Count: n[1], Stride: n[2]})
+			all.add(t, name, words[1], allocator.Run{First: n[0], Count: n[1], Stride: n[2]}, time.UnixMilli(n[3]))
 			started()
 		case len(words) > 2 && words[0] == "error":
 			all.failed(t, name, words[1], strings.Join(words[2:], " "))
@@ -263,12 +263,13 @@ func driveGo(t *testing.T, opts client.Options, all *issued, stop <-chan struct{
 		case <-tick.C:
 		}
 		for _, tag := range opts.WarmTags {
+			began := time.Now()
 			runs, err := ids.NextN(t.Context(), tag, 5)
 			if err != nil {
 				all.failed(t, "go", tag, fmt.Sprintf("%v %v", allocator.KindOf(err), err))
 			}
 			for _, run := range runs {
-				all.add(t, "go", tag, run)
+				all.add(t, "go", tag, run, began)
 			}
 		}
 	}
@@ -315,6 +316,7 @@ func TestClients(t *testing.T) {
 	rules := write("policy.yaml",
 		"grants:\n  - {subjects: \"token:shop\", roles: issuer, tags: [order, event, coded, no-such-tag]}\n")
 	var gates []*access.Gate
+	hold := max(20*time.Second, 4**outage)
 	start := func(in allocator.Room, name allocator.Instance) *testcluster.Room {
 		gate, err := access.New(access.Config{Policy: rules, Tokens: hashes, Room: string(in)})
 		if err != nil {
@@ -323,7 +325,7 @@ func TestClients(t *testing.T) {
 		gates = append(gates, gate)
 		return cluster.Room(in, name, func(cfg *room.Config) {
 			cfg.HTTP, cfg.Access, cfg.Drain = testcluster.Listen(t, ""), gate, time.Second
-			cfg.Hold = max(30*time.Second, 4**outage)
+			cfg.Hold = hold
 		})
 	}
 	first, second, other := start("a", "a1"), start("a", "a2"), start("b", "b1")
@@ -356,7 +358,15 @@ func TestClients(t *testing.T) {
 	time.Sleep(time.Second)
 	moved := allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{
 		"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}}
-	cluster.Change(moved, "test")
+	version := cluster.Change(moved, "test")
+	testcluster.Await(t, "instances adopted the layout", func() bool {
+		list, _, err := cluster.Admin.Instances(t.Context(), "")
+		return err == nil && !slices.ContainsFunc(list, func(i record.Instance) bool { return i.Reported() < version })
+	})
+	settled := time.Now().Add(hold)
+	all.Lock()
+	all.settled = settled
+	all.Unlock()
 	time.Sleep(time.Second)
 	for _, fault := range []string{"hang", "break", "lost", "proxy"} {
 		at := fronts[rand.IntN(len(fronts))]
@@ -367,9 +377,6 @@ func TestClients(t *testing.T) {
 	fronts[1].Close() // connections are refused
 	second.Stop()
 	time.Sleep(2 * time.Second)
-	all.Lock()
-	all.settled = true
-	all.Unlock()
 	write("tokens", "# none\n")
 	for _, gate := range gates {
 		gate.Reload(time.Now())
@@ -386,7 +393,7 @@ func TestClients(t *testing.T) {
 	cluster.Etcd.Stop()
 	time.Sleep(*outage)
 	cluster.Etcd.Start(t)
-	time.Sleep(2 * time.Second)
+	time.Sleep(max(2*time.Second, time.Until(settled)+time.Second))
 	close(stop)
 	drivers.Wait()
 
@@ -394,6 +401,9 @@ func TestClients(t *testing.T) {
 		if in, ok := halves.RoomOf(id); !ok || in != "a" && fallback.leases.Load() == 0 {
 			t.Errorf("%d, by %s, is not of room a", id, who)
 		}
+	}
+	if len(all.late) == 0 {
+		t.Error("no call began after the leases of the first layout had ended")
 	}
 	for _, id := range all.late {
 		if _, ok := moved.RoomOf(id); !ok {

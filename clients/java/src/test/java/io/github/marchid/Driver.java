@@ -18,8 +18,15 @@ public final class Driver {
             .fallback(strings(options.get("fallback")).toArray(String[]::new))
             .tokenFile(Path.of((String) options.get("tokenFile"))).ca(Path.of((String) options.get("ca")))
             .steps(Json.number(options, "minStep"), MarchClient.MOST).build();
-        tags.forEach(name -> ids.tag(name).warm());
-        Text text = ids.tag((String) options.get("text")).nextText();
+        Text text = null;
+        while (text == null) { // a busy machine may take longer than the limit of a call to start all
+            try {
+                tags.forEach(name -> ids.tag(name).warm());
+                text = ids.tag((String) options.get("text")).nextText();
+            } catch (MarchException e) {
+                System.err.println(e);
+            }
+        }
         long parsed = ids.tag((String) options.get("text")).parseText(text.text());
         say("text " + text.text() + " " + text.id() + " " + parsed);
         try {
@@ -52,8 +59,9 @@ public final class Driver {
         while (!stopped) {
             try {
                 Thread.sleep(5);
+                long began = System.currentTimeMillis();
                 for (Run run : take.get()) {
-                    say("id " + name + " " + run.first() + " " + run.count() + " " + run.step());
+                    say("id " + name + " " + run.first() + " " + run.count() + " " + run.step() + " " + began);
                 }
             } catch (MarchException e) {
                 say("error " + name + " " + kind(e) + " " + e.getMessage());
