@@ -192,7 +192,7 @@ func (a *applying) show(out io.Writer) {
 			put(w, "\n")
 		})
 	}
-	put(out, "%s", a.Diff.Text())
+	_, _ = io.WriteString(out, a.Diff.Text())
 }
 
 // apply makes the changes that were shown. Its error is Conflict if the cluster changed

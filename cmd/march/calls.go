@@ -228,15 +228,15 @@ func (f rowFlag) add(cmd *cobra.Command, request proto.Message) {
 func (c *common) sayNotes(answer any) {
 	if a, ok := answer.(interface{ GetBehind() []string }); ok && len(a.GetBehind()) > 0 {
 		put(c.stderr, "changed; these instances did not answer, or did not apply the change within "+
-			"3 s, and may still issue the IDs that they hold: %s\n", printable(strings.Join(a.GetBehind(), ", ")))
+			"3 s, and may still issue the IDs that they hold: %s\n", strings.Join(a.GetBehind(), ", "))
 	}
 	if a, ok := answer.(interface{ GetEffects() []string }); ok {
 		for _, effect := range a.GetEffects() {
-			put(c.stderr, "%s\n", printable(effect))
+			put(c.stderr, "%s\n", effect)
 		}
 	}
 	if a, ok := answer.(interface{ GetRisk() string }); ok && a.GetRisk() != "" {
-		put(c.stderr, "%s\n", printable(a.GetRisk()))
+		put(c.stderr, "%s\n", a.GetRisk())
 	}
 }
 

@@ -165,7 +165,7 @@ command after it, and those of print before it.`,
 		return c.print(settings, func(w *tabwriter.Writer) {
 			put(w, "SETTING\tVALUE\tFROM\n")
 			for _, s := range settings {
-				put(w, "%s\t%s\t%s\n", s.Name, printable(s.Value), s.Origin)
+				put(w, "%s\t%s\t%s\n", s.Name, s.Value, s.Origin)
 			}
 		})
 	})

@@ -257,12 +257,8 @@ func distinct(list []*marchv1.Unreadable) []*marchv1.Unreadable {
 }
 
 // print writes a message, or another value, as JSON, or as the function text writes it. If it is a message
-// without a list of problems, print names its unreadable keys on stderr. Before text writes a message, its texts lose
-// the characters that cannot be printed: none of a server's becomes two lines.
+// without a list of problems, print names its unreadable keys on stderr.
 func (c *common) print(m any, text func(w *tabwriter.Writer)) error {
-	if message, ok := m.(proto.Message); ok {
-		c.clean(message)
-	}
 	listed := false
 	if l, ok := m.(interface{ GetProblems() []*marchv1.Problem }); ok {
 		listed = len(l.GetProblems()) > 0
@@ -292,13 +288,6 @@ func aligned(out io.Writer, text func(w *tabwriter.Writer)) error {
 	w := tabwriter.NewWriter(lines{out}, 0, 0, 2, ' ', 0)
 	text(w)
 	return w.Flush()
-}
-
-// clean has a message's texts without the characters that cannot be printed, unless it is shown as JSON.
-func (c *common) clean(m proto.Message) {
-	if c.output != "json" {
-		mapTexts(m.ProtoReflect(), printable)
-	}
 }
 
 // interactive reports whether stdin is a terminal, so that questions can be asked.

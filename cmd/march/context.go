@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -225,7 +226,7 @@ func newContextShow(c *common) *cobra.Command {
 		return false, c.print(map[string]any{"name": name, "settings": settings}, func(w *tabwriter.Writer) {
 			put(w, "context\t%s\n", name)
 			for _, setting := range sortedKeys(settings) {
-				put(w, "%s\t%s\n", setting, printable(settings[setting]))
+				put(w, "%s\t%s\n", setting, settings[setting])
 			}
 		})
 	})
@@ -441,7 +442,8 @@ func announceContext(base int, settings map[string]string) (name string, stop fu
 }
 
 // runningContexts returns the contexts of the clusters that run, by their files in a directory, the oldest first. It
-// removes the files of processes that were killed.
+// removes the files of processes that were killed. A home may be on several hosts: what another host's cluster has locked
+// stays, and is no context where nothing listens at its address.
 func runningContexts(dir string) (all []runningContext) {
 	entries, _ := os.ReadDir(dir)
 	for _, entry := range entries {
@@ -460,7 +462,7 @@ func runningContexts(dir string) (all []runningContext) {
 		}
 		var r runningContext
 		content, err := smallfile.Read("context", at, maxContexts)
-		if err == nil && json.Unmarshal(content, &r) == nil {
+		if err == nil && json.Unmarshal(content, &r) == nil && listens(r.Settings["console"]) {
 			r.Name = fmt.Sprintf(devContext, base)
 			all = append(all, r)
 		}
@@ -469,4 +471,12 @@ func runningContexts(dir string) (all []runningContext) {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Name, b.Name))
 	})
 	return all
+}
+
+func listens(address string) bool {
+	conn, err := net.DialTimeout("tcp", address, time.Second)
+	if err == nil {
+		_ = conn.Close()
+	}
+	return err == nil
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -103,10 +104,15 @@ func TestContextsOfRunningClusters(t *testing.T) {
 		}
 		return f
 	}
+	console, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // of a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = console.Close() })
 	// kill leaves the file behind, as a process does that is killed. Another program may listen at its port then.
 	begin := func(base int) (stop, kill func()) {
 		t.Helper()
-		_, stop, err := announceContext(base, map[string]string{"console": "127.0.0.1:1"})
+		_, stop, err := announceContext(base, map[string]string{"console": console.Addr().String()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,4 +156,8 @@ func TestContextsOfRunningClusters(t *testing.T) {
 	check("another one at its ports", "dev:7000", "dev:7000", "prod")
 	stopThird()
 	check("after all ended", "", "prod")
+	stopFourth, _ := begin(7000)
+	_ = console.Close()
+	check("a cluster of another host", "", "prod")
+	stopFourth()
 }

@@ -317,7 +317,7 @@ func (d *dev) announce(ctx context.Context, begun <-chan runner, names []allocat
 	}
 	note, room, console := d.context(d.ports.Address(portRoomGRPC + slots[names[0]]))
 	self := selfName()
-	put(w, "\n%sTry, in another terminal:\n\n  %s id next order --count 5%s\n"+
+	_, _ = fmt.Fprintf(w, "\n%sTry, in another terminal:\n\n  %s id next order --count 5%s\n"+
 		"  %s id decode order 1%s\n  %s tag show order%s\n\n", note, self, room, self, room, self, console)
 	_ = w.Flush()
 	if _, err := text.WriteTo(d.common.stdout); err != nil {

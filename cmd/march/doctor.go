@@ -53,12 +53,12 @@ what, remedy and command.`,
 		found := examine(facts)
 		err = c.print(map[string]any{"findings": found}, func(w *tabwriter.Writer) {
 			for _, f := range found {
-				folded(w, fmt.Sprintf("%-8s %-16s ", f.Level, f.Check), printable(f.What))
+				folded(w, fmt.Sprintf("%-8s %-16s ", f.Level, f.Check), f.What)
 				if f.Remedy != "" {
-					folded(w, strings.Repeat(" ", 26), printable(f.Remedy))
+					folded(w, strings.Repeat(" ", 26), f.Remedy)
 				}
 				if f.Command != "" {
-					put(w, "%26s`%s`\n", "", printable(f.Command))
+					put(w, "%26s`%s`\n", "", f.Command)
 				}
 			}
 		})

@@ -71,8 +71,8 @@ func TestHelpOfEveryCommand(t *testing.T) {
 type asked struct {
 	mu    sync.Mutex
 	calls []string
-	// taint changes each text of an answer; nil for none.
-	taint func(string) string
+	// taint is added to each text of an answer.
+	taint string
 	// refuses is the error of each call; nil for an answer.
 	refuses error
 }
@@ -117,10 +117,7 @@ func (a *asked) answers(_ any, stream grpc.ServerStream) error {
 			return !timed
 		}
 		return f.Name() != "next_page_token"
-	})
-	if a.taint != nil {
-		mapTexts(answer, a.taint)
-	}
+	}, a.taint)
 	if a.refuses != nil {
 		return a.refuses
 	}
@@ -154,7 +151,7 @@ func toServer(line, address string, more ...string) []string {
 func TestNoServerForgesALine(t *testing.T) {
 	t.Parallel()
 	const forged = "\nmarch: all is well\x1b[2J\u009b31m\r\t"
-	seen := &asked{taint: func(text string) string { return text + forged }}
+	seen := &asked{taint: forged}
 	address := seen.serve(t)
 	for line := range strings.Lines(commands + "\ndoctor") {
 		line = strings.TrimSpace(line)
@@ -181,9 +178,10 @@ func TestNoServerForgesALine(t *testing.T) {
 	}
 }
 
-// fill sets all fields of a message for which has is true. A list gets one element. A message inside one of its own
-// kind stays empty.
-func fill(m protoreflect.Message, has func(protoreflect.FieldDescriptor) bool, within ...protoreflect.Name) {
+// fill sets all fields of a message for which has is true; each text ends with taint. A list gets one element. A message
+// inside one of its own kind stays empty.
+func fill(m protoreflect.Message, has func(protoreflect.FieldDescriptor) bool, taint string,
+	within ...protoreflect.Name) {
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Timestamp":
 		proto.Merge(m.Interface(), &timestamppb.Timestamp{Seconds: 1_700_000_000})
@@ -207,29 +205,29 @@ func fill(m protoreflect.Message, has func(protoreflect.FieldDescriptor) bool, w
 			v := m.NewField(f)
 			value := v.Map().NewValue()
 			if f.MapValue().Message() != nil {
-				fill(value.Message(), has, within...)
+				fill(value.Message(), has, taint, within...)
 			} else {
-				value = scalar(f.MapValue(), i)
+				value = scalar(f.MapValue(), i, taint)
 			}
-			v.Map().Set(protoreflect.ValueOfString("a").MapKey(), value)
+			v.Map().Set(protoreflect.ValueOfString("a"+taint).MapKey(), value)
 			m.Set(f, v)
 		case f.IsList():
 			v := m.NewField(f)
 			if f.Message() != nil {
-				fill(v.List().AppendMutable().Message(), has, within...)
+				fill(v.List().AppendMutable().Message(), has, taint, within...)
 			} else {
-				v.List().Append(scalar(f, i))
+				v.List().Append(scalar(f, i, taint))
 			}
 			m.Set(f, v)
 		case f.Message() != nil:
-			fill(m.Mutable(f).Message(), has, within...)
+			fill(m.Mutable(f).Message(), has, taint, within...)
 		default:
-			m.Set(f, scalar(f, i))
+			m.Set(f, scalar(f, i, taint))
 		}
 	}
 }
 
-func scalar(f protoreflect.FieldDescriptor, i int) protoreflect.Value {
+func scalar(f protoreflect.FieldDescriptor, i int, taint string) protoreflect.Value {
 	switch f.Kind() {
 	case protoreflect.BoolKind:
 		return protoreflect.ValueOfBool(true)
@@ -251,7 +249,7 @@ func scalar(f protoreflect.FieldDescriptor, i int) protoreflect.Value {
 	case protoreflect.BytesKind:
 		return protoreflect.ValueOfBytes([]byte(f.Name()))
 	}
-	return protoreflect.ValueOfString(string(f.Name()))
+	return protoreflect.ValueOfString(string(f.Name()) + taint)
 }
 
 var changing = regexp.MustCompile(`[0-9][0-9,]*(\.[0-9]+)? (years|days)|[0-9]+h[0-9hms.]+ ago|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z`)

@@ -93,7 +93,6 @@ func (c *common) issueMany(ctx context.Context, t *target, args []string) error 
 	if err != nil {
 		return err
 	}
-	c.clean(answer)
 	w := bufio.NewWriter(c.stdout)
 	for _, of := range answer.GetTags() {
 		for _, one := range of.GetIds() {
@@ -117,11 +116,11 @@ func (c *common) line(w *bufio.Writer, l idLine) {
 		_ = json.NewEncoder(w).Encode(l)
 		return
 	}
-	parts := []string{l.Tag, "", l.Text}
+	parts := []string{printable(l.Tag), "", printable(l.Text)}
 	if l.ID != nil {
 		parts[1] = strconv.FormatInt(*l.ID, 10)
 	}
-	put(w, "%s\n", strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "\t"))
+	_, _ = fmt.Fprintln(w, strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "\t"))
 }
 
 // lines writes an answer, a line for each ID.
@@ -223,7 +222,6 @@ func issue(ctx context.Context, c *common, t *target, request *marchv1.NextBatch
 		if answer.GetFormat() == "" {
 			most = api.MaxBatch
 		}
-		c.clean(answer)
 		if err := show(w, answer); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -39,7 +40,7 @@ func execute(args []string) int {
 		err = errInterrupted
 	}
 	if msg := err.Error(); msg != "" {
-		put(c.stderr, "%s: %s\n", cmd.CommandPath(), setIn(msg))
+		_, _ = fmt.Fprintf(c.stderr, "%s: %s\n", cmd.CommandPath(), setIn(msg))
 	}
 	return exitCode(err)
 }

@@ -147,7 +147,7 @@ func parsePlan(path string, content []byte) (*marchv1.Plan, error) {
 // applied without force.
 func showPlan(ctx context.Context, c *common, t *target, plan *marchv1.Plan, out string) error {
 	if c.output == "text" {
-		if err := aligned(c.stdout, func(w *tabwriter.Writer) { movesText(w, plain(plan)) }); err != nil {
+		if err := aligned(c.stdout, func(w *tabwriter.Writer) { movesText(w, plan) }); err != nil {
 			return err
 		}
 	}
@@ -309,11 +309,10 @@ func confirm(ctx context.Context, c *common, t *target, plan *marchv1.Plan, path
 		return cannotAsk()
 	}
 	asOfNow(ctx, t, plan)
-	shown := plain(plan)
 	err := aligned(c.stderr, func(w *tabwriter.Writer) {
-		movesText(w, shown)
-		planCostText(w, shown.GetCost())
-		useText(w, shown.GetUse())
+		movesText(w, plan)
+		planCostText(w, plan.GetCost())
+		useText(w, plan.GetUse())
 		put(w, "\n")
 	})
 	if err != nil {
@@ -556,8 +555,7 @@ func migrationLine(m *marchv1.Migration) string {
 		line += "  waiting for " + cell(waiting)
 	}
 	if m.GetError() != "" {
-		line += fmt.Sprintf("  ERROR since %s: %s.", m.GetErrorSince().AsTime().Format(time.RFC3339),
-			printable(m.GetError()))
+		line += fmt.Sprintf("  ERROR since %s: %s.", m.GetErrorSince().AsTime().Format(time.RFC3339), m.GetError())
 		for _, p := range m.GetProblems()[:min(1, len(m.GetProblems()))] {
 			line += " " + problem.Do(p, printable)
 		}

@@ -284,7 +284,7 @@ func askIfOff(ctx context.Context, c *common, r *recovery.Report, lost recovery.
 		put(c.stderr, "its last heartbeat was at %s\n", utc(lost.Beat))
 	}
 	for _, m := range r.Mirrors {
-		put(c.stderr, "%s %s\n", printable(m.Name), sawText(m))
+		put(c.stderr, "%s %s\n", m.Name, sawText(m))
 	}
 	if lost.Answers {
 		return false, ask(ctx, c, "Go on without what its earlier process leased?")
@@ -373,7 +373,7 @@ func recoverText(w io.Writer, r *recovery.Report) {
 	}
 	missingText(w, r.Missing)
 	for _, m := range r.Mirrors {
-		put(w, "mirror\t%s %s\n", printable(m.Name), sawText(m))
+		put(w, "mirror\t%s %s\n", m.Name, sawText(m))
 	}
 	for _, jump := range r.Jumps {
 		put(w, "jump\tonly a mirror knows mark %s: more than max_jump\n", jump)
@@ -442,7 +442,7 @@ func missingText(w io.Writer, missing []recovery.Missing) {
 		if same > 1 {
 			process = fmt.Sprintf(", %d processes", same)
 		} else if m.Incarnation != "" {
-			process = fmt.Sprintf(", process %.8s", printable(m.Incarnation))
+			process = fmt.Sprintf(", process %.8s", m.Incarnation)
 		}
 		if !last.IsZero() {
 			beat = ", last heartbeat at " + utc(last)

@@ -134,7 +134,7 @@ func newTagUpdate(c *common, t *target) *cobra.Command {
 		if allocator.KindOf(err) != allocator.Refused || tag.Limit == nil || request.GetConfirm() {
 			return err
 		}
-		put(c.stderr, "%s\n", printable(err.Error()))
+		put(c.stderr, "%s\n", err)
 		if err := ask(cmd.Context(), c, "Lower the limit anyway?"); err != nil {
 			return err
 		}

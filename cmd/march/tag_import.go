@@ -204,13 +204,13 @@ func (r *imported) add(results []imports.Result) {
 
 func (r *imported) text(w *tabwriter.Writer) {
 	table(w, "NAME THERE\tTAG\tNEXT THERE\tMARGIN\tFIRST HERE\tTAG IS", r.Tags, func(t imports.Result) []any {
-		return []any{printable(t.Name), t.Tag, t.Next, t.Margin, t.From, t.State}
+		return []any{t.Name, t.Tag, t.Next, t.Margin, t.From, t.State}
 	})
 	_ = w.Flush()
 	for _, t := range r.Tags {
 		for _, note := range append(slices.Clone(t.Notes), t.Why) {
 			if note != "" {
-				put(w, "%s: %s\n", t.Tag, printable(note))
+				put(w, "%s: %s\n", t.Tag, note)
 			}
 		}
 	}

@@ -117,51 +117,19 @@ func setIn(text string) string {
 	return strings.ReplaceAll(printableLines(strings.TrimRight(text, "\n")), "\n", "\n  ")
 }
 
-// plain returns a message for the terminal: its texts have no characters that cannot be printed.
-func plain[M proto.Message](m M) M {
-	m = proto.CloneOf(m)
-	mapTexts(m.ProtoReflect(), printable)
-	return m
-}
-
-// mapTexts replaces each text of a message.
-func mapTexts(m protoreflect.Message, to func(string) string) {
-	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case f.IsMap():
-			mapped := m.NewField(f)
-			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				if f.MapKey().Kind() == protoreflect.StringKind {
-					k = protoreflect.ValueOfString(to(k.String())).MapKey()
-				}
-				mapped.Map().Set(k, mapText(f.MapValue(), v, to))
-				return true
-			})
-			v = mapped
-		case f.IsList():
-			for i := range v.List().Len() {
-				v.List().Set(i, mapText(f, v.List().Get(i), to))
-			}
-		default:
-			v = mapText(f, v, to)
+// put writes a text. Its arguments lose the characters that cannot be printed: none of a server's texts becomes two
+// lines. Where its writer fails, the command ends with the error of the next flush.
+func put(w io.Writer, format string, args ...any) {
+	for i, arg := range args {
+		switch arg := arg.(type) {
+		case string:
+			args[i] = printable(arg)
+		case error:
+			args[i] = printable(arg.Error())
 		}
-		m.Set(f, v)
-		return true
-	})
-}
-
-func mapText(f protoreflect.FieldDescriptor, v protoreflect.Value, to func(string) string) protoreflect.Value {
-	switch {
-	case f.Message() != nil:
-		mapTexts(v.Message(), to)
-	case f.Kind() == protoreflect.StringKind:
-		return protoreflect.ValueOfString(to(v.String()))
 	}
-	return v
+	_, _ = fmt.Fprintf(w, format, args...)
 }
-
-// put writes a text; where its writer fails, the command ends with the error of the next flush.
-func put(w io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(w, format, args...) }
 
 // field writes a line with a name and a value; nothing for an empty value.
 func field(w io.Writer, name string, value any) {
@@ -187,13 +155,13 @@ func list[T any](w io.Writer, columns []setting.Column[T], rows []T) {
 
 // table writes a table: the titles of the columns, and the cells of each row.
 func table[T any](w io.Writer, titles string, rows []T, cells func(T) []any) {
-	put(w, "%s\n", titles)
+	_, _ = fmt.Fprintln(w, titles)
 	for _, row := range rows {
 		texts := make([]string, 0, 12)
 		for _, cell := range cells(row) {
 			texts = append(texts, cmp.Or(cellText(cell), "-"))
 		}
-		put(w, "%s\n", strings.Join(texts, "\t"))
+		_, _ = fmt.Fprintln(w, strings.Join(texts, "\t"))
 	}
 }
 

@@ -98,7 +98,7 @@ func foundByVerify(w io.Writer, report verify.Report) {
 // printProblems prints the problems that a check found, one a line, and how many more there are.
 func printProblems[T any](w io.Writer, problems []T, more int64) {
 	for _, one := range problems {
-		put(w, "%s\n", printable(fmt.Sprint(one)))
+		put(w, "%s\n", fmt.Sprint(one))
 	}
 	if more > 0 {
 		put(w, "and %s more\n", words.Grouped(more))
