@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -17,8 +18,16 @@ import (
 	"github.com/march-id/march/internal/setting"
 )
 
+// planner plans migrations, counts what they cost, and begins them.
+type planner struct {
+	*view
+	driver  *driver
+	counts  counts                       // the costs of plans
+	counted atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
+}
+
 // PlanMigration implements ConsoleService.
-func (s *Server) PlanMigration(ctx context.Context,
+func (s *planner) PlanMigration(ctx context.Context,
 	r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
 	stored, err := s.ledger.Refresh(ctx)
 	if err != nil {
@@ -99,7 +108,7 @@ const namedMachines = 20
 
 // movedMachines names the clients that have machine IDs which a plan gives to rooms. Their range
 // may have been released before.
-func (s *Server) movedMachines(ctx context.Context, planned plan.Plan) (names []string, err error) {
+func (s *planner) movedMachines(ctx context.Context, planned plan.Plan) (names []string, err error) {
 	machines, err := s.admin.Machines(ctx)
 	if err != nil {
 		return nil, err
@@ -148,7 +157,7 @@ const (
 
 // needs returns which workers tags of time-ordered IDs and pinned instances need of a plan,
 // as far as that is known soon.
-func (s *Server) needs(ctx context.Context) plan.Workers {
+func (s *planner) needs(ctx context.Context) plan.Workers {
 	ctx, cancel := context.WithTimeout(ctx, slicesWithin+4*s.ledger.Contact().Latency)
 	defer cancel()
 	needs, err := s.admin.FirstNeeds(ctx, slicesTags)
@@ -161,7 +170,7 @@ func (s *Server) needs(ctx context.Context) plan.Workers {
 // search returns the needs that the search for moves respects if it can: the known ones, and
 // those of all tags when costs were last counted. A tag may have been deleted since, so these
 // needs never refuse a plan.
-func (s *Server) search(known plan.Workers) plan.Workers {
+func (s *planner) search(known plan.Workers) plan.Workers {
 	if counted := s.counted.Load(); counted != nil {
 		return known.With(*counted)
 	}
@@ -170,7 +179,7 @@ func (s *Server) search(known plan.Workers) plan.Workers {
 
 // checkSlices checks the moves of a plan as admin.CheckSlices does, and keeps what it read for
 // search.
-func (s *Server) checkSlices(ctx context.Context, p plan.Plan) error {
+func (s *planner) checkSlices(ctx context.Context, p plan.Plan) error {
 	all, err := s.admin.AllNeeds(ctx)
 	if err != nil {
 		return err
@@ -248,7 +257,7 @@ func targetOf(r *marchv1.PlanMigrationRequest, current allocator.Layout) (alloca
 // checkPlan plans a given plan again, and returns it with the layout that it is for. The
 // moves must be the same, so that a plan which was changed on the way is refused. Its
 // errors are Invalid, and Conflict if the layout has changed since.
-func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored record.Layout,
+func (s *planner) checkPlan(ctx context.Context, given *marchv1.Plan) (stored record.Layout,
 	planned plan.Plan, err error) {
 	if err := s.madeHere(ctx, given); err != nil {
 		return stored, planned, err
@@ -291,7 +300,7 @@ func (s *Server) checkPlan(ctx context.Context, given *marchv1.Plan) (stored rec
 }
 
 // ApplyMigration implements ConsoleService.
-func (s *Server) ApplyMigration(ctx context.Context,
+func (s *planner) ApplyMigration(ctx context.Context,
 	r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
 	var hold time.Duration // in addition to each instance's own hold
 	if r.GetHold() != nil {
@@ -328,15 +337,14 @@ func (s *Server) ApplyMigration(ctx context.Context,
 		return nil, err
 	}
 	s.log.Info("migration started", "migration", m.ID, "moves", len(m.Moves))
-	s.migrates.Store(true)
-	wake(s.woken)
+	s.driver.began()
 	answer, err := s.showMigration(ctx, m)
 	return &marchv1.ApplyMigrationResponse{Migration: answer}, err
 }
 
 // madeHere refuses a plan that was made for another cluster. Its errors are Invalid and
 // those of UUID.
-func (s *Server) madeHere(ctx context.Context, p *marchv1.Plan) error {
+func (s *planner) madeHere(ctx context.Context, p *marchv1.Plan) error {
 	uuid, err := s.ledger.UUID(ctx)
 	if err == nil && p.GetCluster() != uuid {
 		err = allocator.Errorf(allocator.Invalid,

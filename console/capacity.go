@@ -13,7 +13,7 @@ import (
 )
 
 // GetCapacity implements ConsoleService.
-func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest) (*marchv1.GetCapacityResponse, error) {
+func (s *problems) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest) (*marchv1.GetCapacityResponse, error) {
 	o, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
 	if err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func (s *Server) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest)
 			var found *marchv1.SearchTagsResponse
 			f.Tags, found, err = operator.ScarceTags(func(r *marchv1.SearchTagsRequest) (*marchv1.SearchTagsResponse,
 				error) {
-				return s.SearchTags(ctx, r)
+				return s.index.SearchTags(ctx, r)
 			})
 			f.TagsTotal, answer.TagsAsOf, f.TagsRead = found.GetTotal(), found.GetAsOf(), found.GetAsOf() != nil
 		}

@@ -53,8 +53,9 @@ func (c *compactions) due(now time.Time, revision int64) (at int64) {
 	return at
 }
 
-// tending is what tend remembers. Only tend uses it.
-type tending struct {
+// upkeep keeps etcd small, and reads how full it and the slices of workers are. Only tend uses what it remembers.
+type upkeep struct {
+	*view
 	compactions
 	pause            time.Duration // before the next time
 	sizeLog, fullLog throttle.Log
@@ -63,36 +64,35 @@ type tending struct {
 // tend reads how large etcd is, and compacts its history. Each
 // console does this: without it, heartbeats alone fill an etcd that runs with
 // default flags. It returns the pause before the next time.
-func (s *Server) tend(ctx context.Context) (pause time.Duration) {
+func (s *upkeep) tend(ctx context.Context) (pause time.Duration) {
 	s.readWorkers(ctx)
-	t := &s.tending
-	t.pause = cmp.Or(t.pause, sizeEvery)
+	s.pause = cmp.Or(s.pause, sizeEvery)
 	size, err := s.admin.StoreSize(ctx)
 	if err == nil {
 		err = s.sized(ctx, size)
 	}
 	if err != nil && ctx.Err() == nil {
-		t.pause = alarmEvery
-		t.sizeLog.Log(time.Now(), s.log.Debug, "read or compact etcd's history", "error", err)
+		s.pause = alarmEvery
+		s.sizeLog.Log(time.Now(), s.log.Debug, "read or compact etcd's history", "error", err)
 	}
-	return t.pause
+	return s.pause
 }
 
 // sized notes how large etcd is, and compacts its history if that is due.
-func (s *Server) sized(ctx context.Context, size admin.StoreSize) error {
-	t, members := &s.tending, s.ledger.Members(ctx)
+func (s *upkeep) sized(ctx context.Context, size admin.StoreSize) error {
+	members := s.ledger.Members(ctx)
 	now := s.publish(func(next *snapshot) {
 		next.etcd = next.etcd.note(size, members, time.Now())
 		next.trends = next.trends.note(time.Now(), etcdKind, map[string]int64{etcdBytes: size.Bytes})
 	})
-	if t.pause = sizeEvery; members.Answer < members.All || size.NoSpace || size.Corrupt {
-		t.pause = alarmEvery
+	if s.pause = sizeEvery; members.Answer < members.All || size.NoSpace || size.Corrupt {
+		s.pause = alarmEvery
 	}
 	for _, p := range now.etcd.fullness(s.ledger.Etcdctl()) {
-		t.fullLog.Log(time.Now(), s.log.Warn, p.GetWhat(), "bytes", size.Bytes, "quota", size.Quota,
+		s.fullLog.Log(time.Now(), s.log.Warn, p.GetWhat(), "bytes", size.Bytes, "quota", size.Quota,
 			"remedy", problem.Plain(p))
 	}
-	at := t.due(time.Now(), size.Revision)
+	at := s.due(time.Now(), size.Revision)
 	if at == 0 {
 		return nil
 	}

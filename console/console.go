@@ -8,12 +8,9 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/oklog/ulid/v2"
-	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -23,7 +20,6 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/mirror"
-	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -33,7 +29,6 @@ import (
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
-	"github.com/march-id/march/internal/throttle"
 )
 
 // Config are the settings of a console.
@@ -104,50 +99,30 @@ func DefaultConfig() Config {
 	}
 }
 
-// Server is a console.
+// Server is a console: parts with a state of their own, which answer the calls of one service. Calls that only pass on
+// what the ledger answers are its own.
 type Server struct {
+	unimplemented
+	*view
+	*silence
+	*index
+	*tags
+	*planner
+	*driver
+	*migrations
+	*problems
+	*upkeep
+	*mirroring
+
+	health  *health.Server
+	routes  func(*http.ServeMux)
+	login   *web.Login // nil for none
+	logouts logouts
+}
+
+// unimplemented lies one level below the parts of a Server, so that their calls hide its calls.
+type unimplemented struct {
 	marchv1.UnimplementedConsoleServiceServer
-
-	cfg    Config
-	log    hclog.Logger
-	ledger *ledger.Ledger
-	admin  *admin.Admin
-	rooms  dialer
-	health *health.Server
-	texts  *texts.Cache // without a key: rooms have them
-
-	last         atomic.Pointer[snapshot] // never nil; publish replaces it
-	mu           sync.Mutex               // held while the next snapshot is made; guards heartbeats
-	heartbeats   heartbeats
-	reads        chan struct{} // has an element for each read of the cluster that is under way
-	wantsAnswers *demand
-	wantsTags    *demand
-	tending      tending
-	forgetLog    throttle.Log
-
-	met     problem.Log                  // since when problems are
-	changes problem.Changes              // only watchProblems uses it
-	counts  counts                       // the costs of plans
-	counted atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
-	reading atomic.Int64                 // tags read so far, of the index being made
-	turn    atomic.Int64                 // of the silent instances that are asked in turn
-
-	migrationsEnded *prometheus.CounterVec
-
-	woken    chan struct{}  // has drive look at once; of size one
-	migrates atomic.Bool    // a migration was under way when drive last looked, or began here since
-	beats    sync.WaitGroup // that drive writes
-	failed   time.Time      // when drive last stored why a migration cannot go on
-	process  string         // a ULID
-	name     string         // of this process, unique
-	host     string         // where it runs
-	stopping chan struct{}  // closed when the drain begins
-	routes   func(*http.ServeMux)
-	login    *web.Login // nil for none
-	logouts  logouts
-
-	mirror     *mirror.Follower // nil for none
-	mirrorFile *mirror.File     // nil for none
 }
 
 // maxRequest bounds a request, in bytes.
@@ -203,18 +178,17 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		host = "console"
 	}
+	v := newView(cfg, host)
+	x, d := &index{view: v, wantsTags: newDemand()}, &driver{view: v, woken: make(chan struct{}, 1)}
+	p := &planner{view: v, driver: d}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
-		health: health.NewServer(), texts: texts.NewCache(nil),
-		reads: make(chan struct{}, 2), wantsAnswers: newDemand(), wantsTags: newDemand(),
-		host: host, process: ulid.Make().String(), stopping: make(chan struct{}), woken: make(chan struct{}, 1),
+		view: v, silence: &silence{view: v}, index: x, tags: &tags{v, texts.NewCache(nil)}, planner: p, driver: d,
+		migrations: &migrations{v, d, p}, problems: &problems{view: v, index: x}, upkeep: &upkeep{view: v},
+		health: health.NewServer(),
 	}
-	s.last.Store(&snapshot{replaced: make(chan struct{})})
 	s.register(cfg.Metrics)
-	s.name = host + "-" + s.process
-	s.rooms.connect, s.rooms.tracer, s.rooms.credentials = cfg.Dial, cfg.Tracer, cfg.Credentials
 	s.ledger.HaltAs("console " + s.name)
-	if s.mirror, s.mirrorFile, err = s.newMirror(); err != nil {
+	if s.mirroring, err = newMirroring(v); err != nil {
 		return nil, err
 	}
 	if cfg.HTTP != nil {
@@ -270,8 +244,8 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.rooms.close()
 	s.reportHealth(healthpb.HealthCheckResponse_NOT_SERVING) // until etcd has answered
 	s.log.Info("ready", "grpc", s.cfg.GRPC.Addr().String())
-	if s.mirrorFile != nil {
-		defer func() { _ = s.mirrorFile.Close() }()
+	if s.mirroring.file != nil {
+		defer func() { _ = s.mirroring.file.Close() }()
 	}
 	if err := s.checkMirror(ctx); err != nil {
 		return err

@@ -35,7 +35,7 @@ type costs struct {
 
 // countCost computes from the marks the effect of a plan on each tag, and how long
 // tags last at the present rates.
-func (s *Server) countCost(ctx context.Context, from record.Layout, p plan.Plan, n *count) (c costs, err error) {
+func (s *planner) countCost(ctx context.Context, from record.Layout, p plan.Plan, n *count) (c costs, err error) {
 	if tags, err := s.admin.CountTags(ctx); err == nil { // otherwise callers do not see the total
 		n.tags.Store(tags)
 	}
@@ -95,7 +95,7 @@ func (s *costSum) add(f, single tagForecast) {
 }
 
 // costOf returns the count of a plan's cost, as counts.get does.
-func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p plan.Plan,
+func (s *planner) costOf(ctx context.Context, id string, from record.Layout, p plan.Plan,
 	within time.Duration) (*count, error) {
 	key, err := proto.MarshalOptions{Deterministic: true}.Marshal(operator.PlanToProto(p))
 	if err != nil {
@@ -113,7 +113,7 @@ func (s *Server) costOf(ctx context.Context, id string, from record.Layout, p pl
 const longestWait = 5 * time.Second
 
 // CountPlanCost implements ConsoleService.
-func (s *Server) CountPlanCost(ctx context.Context,
+func (s *planner) CountPlanCost(ctx context.Context,
 	r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
 	var wait time.Duration
 	if r.GetWait() != nil {
@@ -147,7 +147,7 @@ func (s *Server) CountPlanCost(ctx context.Context,
 // refused returns why a plan is refused because of its cost, or nil. If the count with
 // this id is not at hand, refused counts anew and waits for it until ctx ends; then its
 // error is Unavailable.
-func (s *Server) refused(ctx context.Context, id string, from record.Layout, p plan.Plan) error {
+func (s *planner) refused(ctx context.Context, id string, from record.Layout, p plan.Plan) error {
 	n, err := s.costOf(ctx, id, from, p, math.MaxInt64)
 	switch {
 	case err == nil:
@@ -193,13 +193,13 @@ func within(seconds float64, rest time.Duration) *durationpb.Duration {
 
 // rates asks every instance that has a heartbeat for the peak rates of its
 // chains. Those that do not answer are left out: rates are for estimates.
-func (s *Server) rates(ctx context.Context) peaks {
+func (s *view) rates(ctx context.Context) peaks {
 	instances, err := s.instances(ctx)
 	if err != nil {
 		return nil
 	}
 	rates := make(peaks)
-	for _, r := range askEach(ctx, s, instances, living(instances), 3*time.Second, busyChains) {
+	for _, r := range askEach(ctx, s.rooms, instances, living(instances), 3*time.Second, busyChains) {
 		for _, c := range r.is {
 			tag, room := allocator.Tag(c.GetTag()), allocator.Room(c.GetRoom())
 			if rates[tag] == nil {

@@ -11,7 +11,7 @@
 // # The snapshot
 //
 // What a console knows of its cluster is one value, a snapshot. It never changes: whatever reads
-// a part makes the next snapshot (Server.publish), under the one lock. Calls, pages, problems,
+// a part makes the next snapshot (view.publish), under the one lock. Calls, pages, problems,
 // metrics and capacity read a snapshot, so what they show is of one moment. Each part has its own
 // time, its own promise, and one function that reads it:
 //

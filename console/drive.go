@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -28,10 +31,21 @@ const (
 	failEvery = 30 * time.Second
 )
 
+// driver makes the moves of the migration under way.
+type driver struct {
+	*view
+	woken    chan struct{}  // has drive look at once; of size one
+	migrates atomic.Bool    // a migration was under way when drive last looked, or began here since
+	beats    sync.WaitGroup // that drive writes
+	failed   time.Time      // when drive last stored why a migration cannot go on
+
+	migrationsEnded *prometheus.CounterVec
+}
+
 // drive makes migrations go on until ctx ends, and checks whether etcd went back in
 // time. Every console does this: a migration's data is in etcd, and if two consoles
 // make the same move, one succeeds.
-func (s *Server) drive(ctx context.Context) {
+func (s *driver) drive(ctx context.Context) {
 	following, stop := context.WithCancel(ctx)
 	var follower sync.WaitGroup
 	follower.Go(func() { s.admin.Follow(following, s.follow) })
@@ -62,12 +76,18 @@ func (s *Server) drive(ctx context.Context) {
 }
 
 // jittered waits for a pause, and for a random time of up to the same length.
-func (s *Server) jittered(pause time.Duration) <-chan time.Time {
+func (s *driver) jittered(pause time.Duration) <-chan time.Time {
 	return time.After(pause + time.Duration(s.cfg.Rand()*float64(pause)))
 }
 
+// began has drive look at a migration that began here.
+func (s *driver) began() {
+	s.migrates.Store(true)
+	wake(s.woken)
+}
+
 // follow hears of a change of a migration, or of the registration of an instance.
-func (s *Server) follow(registration bool) {
+func (s *driver) follow(registration bool) {
 	if !registration || s.migrates.Load() {
 		wake(s.woken)
 	}
@@ -76,7 +96,7 @@ func (s *Server) follow(registration bool) {
 // driveOnce makes the next move of the migration under way, if it can be made now. It checks whether etcd went back in
 // time even without a migration, because a console may be the only process that lived through a restore of etcd. It
 // returns how many instances it read: none without a migration.
-func (s *Server) driveOnce(ctx context.Context) (instances int, err error) {
+func (s *driver) driveOnce(ctx context.Context) (instances int, err error) {
 	sent := time.Now()
 	read := s.migrates.Load()
 	standing, err := s.admin.Standing(ctx, read)
@@ -118,7 +138,7 @@ type driving struct {
 	moves, made, waiting int // waiting is how many instances the next move waits for
 }
 
-func (s *Server) drove(m record.Migration, waiting int) {
+func (s *driver) drove(m record.Migration, waiting int) {
 	if now := (driving{m.State, len(m.Moves), m.Reached, waiting}); s.last.Load().driving != now {
 		s.publish(func(next *snapshot) { next.driving = now })
 	}
@@ -127,7 +147,7 @@ func (s *Server) drove(m record.Migration, waiting int) {
 // endReplaced ends a migration at the current layout, if that is not the one that its
 // last move made: a recover, or an operator by hand, put another in force, so none of its
 // moves can be made any more. It reports whether it ended the migration.
-func (s *Server) endReplaced(ctx context.Context, m record.Migration, now *ledger.State) (ended bool, err error) {
+func (s *driver) endReplaced(ctx context.Context, m record.Migration, now *ledger.State) (ended bool, err error) {
 	// A move changes layout and migration together, and both are of one snapshot. advance reports why nothing can be
 	// leased.
 	layout := now.Layout().Layout
@@ -157,7 +177,7 @@ func replaced(layout allocator.Layout) string {
 
 // advance makes the next move of a migration, or ends it, if there is nothing to
 // wait for. It reports whether it did.
-func (s *Server) advance(ctx context.Context, m record.Migration, instances []instance,
+func (s *driver) advance(ctx context.Context, m record.Migration, instances []instance,
 	now *ledger.State) (moved bool, err error) {
 	waits := waitingFor(m, instances)
 	blocking := 0
@@ -195,7 +215,7 @@ func (s *Server) advance(ctx context.Context, m record.Migration, instances []in
 // noteError stores in the migration the error met, which stops it, or removes the
 // stored error if met is nil. It returns nil if another console made the move at the
 // same time.
-func (s *Server) noteError(ctx context.Context, m record.Migration, met error) error {
+func (s *driver) noteError(ctx context.Context, m record.Migration, met error) error {
 	text := ""
 	if met != nil {
 		text = met.Error()
@@ -230,7 +250,7 @@ func (s *Server) noteError(ctx context.Context, m record.Migration, met error) e
 }
 
 // finish ends a migration whose moves were all made and reported.
-func (s *Server) finish(ctx context.Context, m record.Migration) error {
+func (s *driver) finish(ctx context.Context, m record.Migration) error {
 	state := record.Done
 	if m.Abort {
 		state = record.Aborted
@@ -243,7 +263,7 @@ func (s *Server) finish(ctx context.Context, m record.Migration) error {
 }
 
 // end stores the end of a migration, which change sets.
-func (s *Server) end(ctx context.Context, m record.Migration, change func(*record.Migration)) error {
+func (s *driver) end(ctx context.Context, m record.Migration, change func(*record.Migration)) error {
 	m, err := s.admin.UpdateMigration(ctx, m, "end migration", "migration "+m.ID, func(m *record.Migration) error {
 		change(m)
 		return nil
@@ -256,7 +276,7 @@ func (s *Server) end(ctx context.Context, m record.Migration, change func(*recor
 }
 
 // ended logs and counts a migration that this console ended.
-func (s *Server) ended(m record.Migration) {
+func (s *driver) ended(m record.Migration) {
 	if m.State.Ended() {
 		s.migrationsEnded.WithLabelValues(string(m.State)).Inc()
 		s.log.Info("migration ended", "migration", m.ID, "state", m.State)

@@ -174,16 +174,16 @@ func (r *refusals) err() error {
 		return allocator.Errorf(allocator.Refused,
 			"%s (%s in total): choose a smaller boundary, or raise the limit with `march tag update`, "+
 				"or agree with --force",
-			r.empty, tags(r.emptied))
+			r.empty, numberOf(r.emptied))
 	case r.narrowed > 0:
 		return allocator.Errorf(allocator.Refused,
 			"%s (too large for %s in total): choose a smaller boundary, or agree with --force",
-			r.narrow, tags(r.narrowed))
+			r.narrow, numberOf(r.narrowed))
 	}
 	return nil
 }
 
-func tags(n int64) string {
+func numberOf(n int64) string {
 	if n == 1 {
 		return "1 tag"
 	}

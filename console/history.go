@@ -35,7 +35,7 @@ func (s *Server) GetHistory(ctx context.Context, r *marchv1.GetHistoryRequest) (
 	for _, room := range names(now.Layout.Layout.Rooms()) {
 		all.add(room, "", 0, nil)
 	}
-	for k, answered := range askEach(ctx, s, now.instances, living(now.instances), askTimeout,
+	for k, answered := range askEach(ctx, s.rooms, now.instances, living(now.instances), askTimeout,
 		func(ctx context.Context, to marchv1.RoomServiceClient) (*marchv1.GetInstanceHistoryResponse, error) {
 			//nolint:gosec // 1440 at most
 			q := &marchv1.GetInstanceHistoryRequest{Minutes: int32(back), Step: int32(step)}

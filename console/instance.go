@@ -44,7 +44,7 @@ func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*m
 }
 
 // ListInstances implements ConsoleService.
-func (s *Server) ListInstances(ctx context.Context,
+func (s *problems) ListInstances(ctx context.Context,
 	r *marchv1.ListInstancesRequest) (*marchv1.ListInstancesResponse, error) {
 	var room allocator.Room
 	if r.GetRoom() != "" {
@@ -152,7 +152,7 @@ var errNotAsked = errors.New("the instance was not asked")
 
 // askEach asks the instances of a list that are at some places, each for within at most. It returns a reply for each
 // instance of the list.
-func askEach[T any](ctx context.Context, s *Server, list []instance, places []int, within time.Duration,
+func askEach[T any](ctx context.Context, rooms *dialer, list []instance, places []int, within time.Duration,
 	question func(context.Context, marchv1.RoomServiceClient) (T, error)) []reply[T] {
 	replies := make([]reply[T], len(list))
 	for k := range replies {
@@ -164,7 +164,7 @@ func askEach[T any](ctx context.Context, s *Server, list []instance, places []in
 		asking.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, within)
 			defer cancel()
-			conn, err := s.rooms.dial(list[k])
+			conn, err := rooms.dial(list[k])
 			if replies[k].err = err; err == nil {
 				replies[k].is, replies[k].err = question(ctx, marchv1.NewRoomServiceClient(conn))
 			}
@@ -187,9 +187,9 @@ func living(list []instance) (places []int) {
 
 // askChains asks the instances that are alive for their chain of a tag. silent
 // names those that did not answer.
-func (s *Server) askChains(ctx context.Context, instances []instance,
+func (s *view) askChains(ctx context.Context, instances []instance,
 	tag allocator.Tag) (chains []*marchv1.Chain, silent []string) {
-	for k, r := range askEach(ctx, s, instances, living(instances), askTimeout,
+	for k, r := range askEach(ctx, s.rooms, instances, living(instances), askTimeout,
 		func(ctx context.Context, to marchv1.RoomServiceClient) (*marchv1.GetChainResponse, error) {
 			return to.GetChain(ctx, &marchv1.GetChainRequest{Tag: string(tag)})
 		}) {

@@ -50,7 +50,7 @@ func (s *Server) InitLayout(ctx context.Context, r *marchv1.InitLayoutRequest) (
 }
 
 // GetLayout implements ConsoleService.
-func (s *Server) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*marchv1.GetLayoutResponse, error) {
+func (s *problems) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (*marchv1.GetLayoutResponse, error) {
 	if r.GetVersion() < 0 {
 		return nil, allocator.Errorf(allocator.Invalid,
 			"version: %d; allowed: 1 or more, 0 for the current one", r.GetVersion())

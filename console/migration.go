@@ -22,9 +22,16 @@ import (
 	"github.com/march-id/march/internal/operator"
 )
 
+// migrations shows the migrations, and changes the one under way as operators wish.
+type migrations struct {
+	*view
+	driver  *driver
+	planner *planner
+}
+
 // migration returns the migration with an ID. For an empty ID it returns the one
 // under way, or else the last one.
-func (s *Server) migration(ctx context.Context, id string) (record.Migration, error) {
+func (s *migrations) migration(ctx context.Context, id string) (record.Migration, error) {
 	if id != "" {
 		return s.admin.Migration(ctx, id)
 	}
@@ -44,7 +51,7 @@ func (s *Server) migration(ctx context.Context, id string) (record.Migration, er
 }
 
 // GetMigration implements ConsoleService.
-func (s *Server) GetMigration(ctx context.Context,
+func (s *migrations) GetMigration(ctx context.Context,
 	r *marchv1.GetMigrationRequest) (*marchv1.GetMigrationResponse, error) {
 	m, err := s.migration(ctx, r.GetId())
 	if err != nil {
@@ -56,7 +63,7 @@ func (s *Server) GetMigration(ctx context.Context,
 
 // ListMigrations implements ConsoleService. A page token is the last ID of the
 // page before.
-func (s *Server) ListMigrations(ctx context.Context,
+func (s *migrations) ListMigrations(ctx context.Context,
 	r *marchv1.ListMigrationsRequest) (*marchv1.ListMigrationsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
@@ -85,7 +92,7 @@ func (s *Server) ListMigrations(ctx context.Context,
 const watchEvery = 200 * time.Millisecond
 
 // WatchMigration implements ConsoleService.
-func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest,
+func (s *migrations) WatchMigration(r *marchv1.WatchMigrationRequest,
 	stream marchv1.ConsoleService_WatchMigrationServer) error {
 	ctx := stream.Context()
 	m, err := s.migration(ctx, r.GetId())
@@ -126,7 +133,7 @@ func (s *Server) WatchMigration(r *marchv1.WatchMigrationRequest,
 // change changes the migration with an ID. It tries again if a console or another
 // operator changed the migration at the same time: a request is about the migration as it is
 // now, and consoles may change that several times a second.
-func (s *Server) change(ctx context.Context, id, action string,
+func (s *migrations) change(ctx context.Context, id, action string,
 	change func(*record.Migration) error) (*marchv1.Migration, error) {
 	for range 10 {
 		m, err := s.migration(ctx, id)
@@ -142,7 +149,7 @@ func (s *Server) change(ctx context.Context, id, action string,
 		if err == nil {
 			s.log.Info("migration changed", "migration", m.ID, "change", action, "by",
 				operator.Actor(ctx), "state", m.State)
-			s.ended(m)
+			s.driver.ended(m)
 			return s.showMigration(ctx, m)
 		}
 		if allocator.KindOf(err) != allocator.Conflict {
@@ -154,7 +161,7 @@ func (s *Server) change(ctx context.Context, id, action string,
 }
 
 // PauseMigration implements ConsoleService.
-func (s *Server) PauseMigration(ctx context.Context,
+func (s *migrations) PauseMigration(ctx context.Context,
 	r *marchv1.PauseMigrationRequest) (*marchv1.PauseMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "pause migration", func(m *record.Migration) error {
@@ -169,7 +176,7 @@ func (s *Server) PauseMigration(ctx context.Context,
 }
 
 // ResumeMigration implements ConsoleService.
-func (s *Server) ResumeMigration(ctx context.Context,
+func (s *migrations) ResumeMigration(ctx context.Context,
 	r *marchv1.ResumeMigrationRequest) (*marchv1.ResumeMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "resume migration", func(m *record.Migration) error {
@@ -185,7 +192,7 @@ func (s *Server) ResumeMigration(ctx context.Context,
 
 // ContinueMigration implements ConsoleService. It counts for the processes that are
 // registered now, and for the next move.
-func (s *Server) ContinueMigration(ctx context.Context,
+func (s *migrations) ContinueMigration(ctx context.Context,
 	r *marchv1.ContinueMigrationRequest) (*marchv1.ContinueMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "continue migration", func(m *record.Migration) error {
@@ -223,7 +230,7 @@ func (s *Server) ContinueMigration(ctx context.Context,
 // AbortMigration implements ConsoleService: it plans the way back from the current
 // layout, and lets the migration take it. If there is no way back, it ends the
 // migration at the current layout.
-func (s *Server) AbortMigration(ctx context.Context,
+func (s *migrations) AbortMigration(ctx context.Context,
 	r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
 	by := operator.Actor(ctx)
 	m, err := s.change(ctx, r.GetId(), "abort migration", func(m *record.Migration) error {
@@ -235,7 +242,7 @@ func (s *Server) AbortMigration(ctx context.Context,
 		if _, is := errors.AsType[*ledger.UnusableError](unusable); unusable != nil && !is {
 			return unusable // an error that is not about the layout
 		}
-		return abort(m, by, stored.Layout, problem, s.search(s.needs(ctx)))
+		return abort(m, by, stored.Layout, problem, s.planner.search(s.planner.needs(ctx)))
 	})
 	return &marchv1.AbortMigrationResponse{Migration: m}, err
 }
@@ -278,7 +285,7 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 }
 
 // showMigration returns m as a message, with the instances that it waits for now.
-func (s *Server) showMigration(ctx context.Context, m record.Migration) (*marchv1.Migration, error) {
+func (s *view) showMigration(ctx context.Context, m record.Migration) (*marchv1.Migration, error) {
 	if m.State.Ended() {
 		return migrationToProto(m, nil), nil
 	}
@@ -290,7 +297,7 @@ func (s *Server) showMigration(ctx context.Context, m record.Migration) (*marchv
 }
 
 // renewMigration returns m as it is by now, also as a message.
-func (s *Server) renewMigration(ctx context.Context, m record.Migration) (record.Migration, *marchv1.Migration, error) {
+func (s *migrations) renewMigration(ctx context.Context, m record.Migration) (record.Migration, *marchv1.Migration, error) {
 	now, err := s.fresh(ctx)
 	switch {
 	case err != nil:

@@ -16,32 +16,39 @@ import (
 	"github.com/march-id/march/internal/throttle"
 )
 
-// newMirror returns what fills this console's mirror; nil if it keeps none. The file, if there
-// is one, is open then. Its error is Refused.
-func (s *Server) newMirror() (*mirror.Follower, *mirror.File, error) {
-	if s.cfg.MirrorTags == 0 {
-		return nil, nil, nil
+// mirroring keeps a console's mirror, and has `march recover` find it.
+type mirroring struct {
+	*view
+	mirror *mirror.Follower // nil for none
+	file   *mirror.File     // nil for none
+}
+
+// newMirroring opens the mirror's file, if there is one. Its error is Refused.
+func newMirroring(v *view) (*mirroring, error) {
+	s := &mirroring{view: v}
+	if v.cfg.MirrorTags == 0 {
+		return s, nil
 	}
-	m := mirror.New(s.cfg.MirrorTags)
-	cfg := mirror.Config{
-		Cluster: s.ledger.Cluster(), Gets: s.ledger.Gets, Logger: s.log.Named("mirror"),
-		Check: func(ctx context.Context) error {
-			_, err := s.ledger.CheckNow(ctx)
-			return err
-		},
-	}
-	if s.cfg.Mirror != "" {
+	m := mirror.New(v.cfg.MirrorTags)
+	if v.cfg.Mirror != "" {
 		var err error
-		if cfg.File, err = mirror.OpenFile(s.cfg.Mirror, m); err != nil {
-			return nil, nil, err
+		if s.file, err = mirror.OpenFile(v.cfg.Mirror, m); err != nil {
+			return nil, err
 		}
 	}
-	return mirror.NewFollower(m, cfg), cfg.File, nil
+	s.mirror = mirror.NewFollower(m, mirror.Config{
+		Cluster: v.ledger.Cluster(), Gets: v.ledger.Gets, File: s.file, Logger: v.log.Named("mirror"),
+		Check: func(ctx context.Context) error {
+			_, err := v.ledger.CheckNow(ctx)
+			return err
+		},
+	})
+	return s, nil
 }
 
 // checkMirror returns an error if the mirror's file is of another cluster than the ledger's. It
 // needs etcd.
-func (s *Server) checkMirror(ctx context.Context) error {
+func (s *mirroring) checkMirror(ctx context.Context) error {
 	if s.mirror == nil || s.mirror.UUID() == "" {
 		return nil
 	}
@@ -61,7 +68,7 @@ const (
 )
 
 // announce keeps the key by which `march recover` finds this console, until ctx ends.
-func (s *Server) announce(ctx context.Context) {
+func (s *mirroring) announce(ctx context.Context) {
 	if s.cfg.Advertise == "" {
 		return
 	}
@@ -75,7 +82,7 @@ func (s *Server) announce(ctx context.Context) {
 	s.retire(context.WithoutCancel(ctx))
 }
 
-func (s *Server) retire(ctx context.Context) {
+func (s *mirroring) retire(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, retireFor)
 	defer cancel()
 	if err := s.admin.Retire(ctx, s.process); err != nil {
@@ -84,7 +91,7 @@ func (s *Server) retire(ctx context.Context) {
 }
 
 // ReportMirror implements ConsoleService.
-func (s *Server) ReportMirror(r *marchv1.ReportMirrorRequest,
+func (s *mirroring) ReportMirror(r *marchv1.ReportMirrorRequest,
 	stream grpc.ServerStreamingServer[marchv1.ReportMirrorResponse]) error {
 	if s.mirror == nil {
 		return allocator.Errorf(allocator.Refused, "this console keeps no mirror (--mirror-tags)")

@@ -69,7 +69,7 @@ func mean(rates []float64, n int) (mean float64) {
 
 // answered returns the last snapshot after waiting, for within at most, for answers that are no older than sampleAge.
 // Older ones may no longer be true, so it has none then.
-func (s *Server) answered(ctx context.Context, within time.Duration) *snapshot {
+func (s *view) answered(ctx context.Context, within time.Duration) *snapshot {
 	asked := s.wantsAnswers.ask()
 	now := s.await(ctx, within, func(n *snapshot) bool {
 		return time.Since(n.answers.came) <= sampleAge || n.askedAt.After(asked)
@@ -84,7 +84,7 @@ func (s *Server) answered(ctx context.Context, within time.Duration) *snapshot {
 
 // readAnswers asks all instances: those in etcd, or those last known while etcd does not answer. It returns the pause
 // before the next time.
-func (s *Server) readAnswers(ctx context.Context) (pause time.Duration) {
+func (s *view) readAnswers(ctx context.Context) (pause time.Duration) {
 	began, now := time.Now(), s.last.Load()
 	if time.Since(now.at) > sampleAge && (now.away.IsZero() || !s.knows(now)) { // no caller has just read them
 		now, _ = s.fresh(ctx)
@@ -113,7 +113,7 @@ func (s *Server) readAnswers(ctx context.Context) (pause time.Duration) {
 
 // askGiven asks at the addresses of Config.Rooms. It returns the instances that answered, and the addresses at which
 // none did.
-func (s *Server) askGiven(ctx context.Context, before sample) (found []instance, answers []answer,
+func (s *view) askGiven(ctx context.Context, before sample) (found []instance, answers []answer,
 	silent []string) {
 	all := make([]instance, len(s.cfg.Rooms))
 	for i, address := range s.cfg.Rooms {
@@ -230,8 +230,8 @@ func past(room allocator.Room, instances []instance, answers []answer, n int) []
 // answer. Of the silent instances that did not answer before it asks few, so that they do not
 // delay the sample. An answer of another instance, which may have the address since, is none: it would be taken for
 // that of a dead one.
-func (s *Server) ask(ctx context.Context, instances []instance, before sample) []answer {
-	answers := askEach(ctx, s, instances, s.asked(instances, before), askTimeout,
+func (s *view) ask(ctx context.Context, instances []instance, before sample) []answer {
+	answers := askEach(ctx, s.rooms, instances, s.asked(instances, before), askTimeout,
 		func(ctx context.Context, to marchv1.RoomServiceClient) (*marchv1.GetInstanceResponse, error) {
 			return to.GetInstance(ctx, &marchv1.GetInstanceRequest{})
 		})
@@ -253,7 +253,7 @@ func whyOf(err error) string {
 }
 
 // GetOverview implements ConsoleService.
-func (s *Server) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
+func (s *problems) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
 	_, outage, err := s.shown(ctx)
 	if err != nil {
 		return nil, err

@@ -49,8 +49,16 @@ type findings struct {
 	damage      func(key string) record.Damage
 }
 
+// problems finds the problems of a cluster, and keeps since when each exists.
+type problems struct {
+	*view
+	index   *index
+	met     problem.Log     // since when problems are
+	changes problem.Changes // only watchProblems uses it
+}
+
 // findings returns those of a snapshot.
-func (s *Server) findings(now *snapshot, outage []*marchv1.Problem) findings {
+func (s *problems) findings(now *snapshot, outage []*marchv1.Problem) findings {
 	f := findings{
 		halt: now.halt(), unusable: now.Unusable, outage: outage, etcd: now.etcd, etcdctl: s.ledger.Etcdctl(),
 		workers: now.workers, rooms: now.Layout.Layout.Rooms(), instances: now.instances, sample: now.answers,
@@ -64,8 +72,8 @@ func (s *Server) findings(now *snapshot, outage []*marchv1.Problem) findings {
 
 // withTags returns keys that cannot be read together with those of tags and marks, as the index
 // of tags last found them. It waits a moment for an index.
-func (s *Server) withTags(ctx context.Context, bad []record.KeyError) []record.KeyError {
-	if x := s.indexed(ctx, sampleWithin).tags; x != nil {
+func (s *problems) withTags(ctx context.Context, bad []record.KeyError) []record.KeyError {
+	if x := s.index.indexed(ctx, sampleWithin).tags; x != nil {
 		return slices.Concat(bad, x.bad)
 	}
 	return bad
@@ -73,7 +81,7 @@ func (s *Server) withTags(ctx context.Context, bad []record.KeyError) []record.K
 
 // damage returns a function that says what an unreadable key stops. migration is the
 // one under way, or empty.
-func (s *Server) damage(migration string) func(key string) record.Damage {
+func (s *problems) damage(migration string) func(key string) record.Damage {
 	return func(key string) record.Damage { return s.ledger.Damage(key, migration) }
 }
 
@@ -84,7 +92,7 @@ const problemsEvery = 10 * time.Second
 // watchProblems notes since when problems exist. Where no caller has just had the instances asked, it
 // asks them itself: the log and the alerts are true, also while no page is open. It returns the pause before the next
 // time.
-func (s *Server) watchProblems(ctx context.Context) (pause time.Duration) {
+func (s *problems) watchProblems(ctx context.Context) (pause time.Duration) {
 	now, outage, err := s.shown(ctx)
 	if err != nil {
 		return problemsEvery
@@ -107,7 +115,7 @@ func lasting(list []*marchv1.Problem) []*marchv1.Problem {
 }
 
 // problemLines is the list of problems as /readyz shows it.
-func (s *Server) problemLines(ctx context.Context) []string {
+func (s *problems) problemLines(ctx context.Context) []string {
 	answer, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
 	if allocator.KindOf(err) == allocator.Unavailable {
 		return nil // the check of etcd says why
@@ -315,7 +323,7 @@ func (f findings) stillSo(list []*marchv1.Problem) []*marchv1.Problem {
 }
 
 // ownProblems returns the problems of this console itself.
-func (s *Server) ownProblems() []*marchv1.Problem {
+func (s *problems) ownProblems() []*marchv1.Problem {
 	list := s.cfg.Access.Problems()
 	for _, p := range list {
 		p.Hits = []string{"console " + s.host}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -39,6 +40,13 @@ const (
 	indexShare = 10
 )
 
+// index has all tags read while callers search them.
+type index struct {
+	*view
+	wantsTags *demand
+	reading   atomic.Int64 // tags read so far, of the index being made
+}
+
 // tagIndex has all tags as they were last read, for searching and sorting. Only
 // orders changes.
 type tagIndex struct {
@@ -64,7 +72,7 @@ type indexed struct {
 
 // indexed returns the last snapshot after waiting, for within at most, for an index that is no older than searchAge, or
 // for one that could not be read.
-func (s *Server) indexed(ctx context.Context, within time.Duration) *snapshot {
+func (s *index) indexed(ctx context.Context, within time.Duration) *snapshot {
 	asked := s.wantsTags.ask()
 	return s.await(ctx, within, func(n *snapshot) bool {
 		return n.tags != nil && time.Since(n.tags.at) <= searchAge || n.searchedAt.After(asked)
@@ -72,7 +80,7 @@ func (s *Server) indexed(ctx context.Context, within time.Duration) *snapshot {
 }
 
 // readTags reads all tags. It returns the pause before the next time.
-func (s *Server) readTags(ctx context.Context) (pause time.Duration) {
+func (s *index) readTags(ctx context.Context) (pause time.Duration) {
 	began := time.Now()
 	x, err := s.newIndex(ctx)
 	now := time.Now()
@@ -91,7 +99,7 @@ func (s *Server) readTags(ctx context.Context) (pause time.Duration) {
 	return max(searchAge, (indexShare-1)*x.took)
 }
 
-func (s *Server) newIndex(ctx context.Context) (*tagIndex, error) {
+func (s *index) newIndex(ctx context.Context) (*tagIndex, error) {
 	x := &tagIndex{}
 	x.mu.orders = make(map[marchv1.TagSort][]int32)
 	s.reading.Store(0)
@@ -114,7 +122,7 @@ func (s *Server) newIndex(ctx context.Context) (*tagIndex, error) {
 
 // head returns some of the first tags by name, which are shown while all tags are read for
 // the first time; none if they cannot be read at once.
-func (s *Server) head(ctx context.Context, from, n int) (list []*marchv1.TagSummary) {
+func (s *index) head(ctx context.Context, from, n int) (list []*marchv1.TagSummary) {
 	ctx, cancel := context.WithTimeout(ctx, headWithin)
 	defer cancel()
 	stored, err := s.ledger.Refresh(ctx)
@@ -225,7 +233,7 @@ func (x *tagIndex) sorted() []marchv1.TagSort {
 }
 
 // SearchTags implements ConsoleService.
-func (s *Server) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (*marchv1.SearchTagsResponse, error) {
+func (s *index) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (*marchv1.SearchTagsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err

@@ -7,6 +7,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/internal/throttle"
 )
 
 // Each console counts by itself how long instances have been silent, on its
@@ -49,7 +50,7 @@ type instance struct {
 	WaitedSince time.Time
 }
 
-// heartbeats is what a console remembers of heartbeats, and of the migration under way. The server's lock is held.
+// heartbeats is what a console remembers of heartbeats, and of the migration under way. The view's lock is held.
 type heartbeats struct {
 	seen   map[record.InstanceID]sighting
 	looked time.Time // the last time
@@ -150,7 +151,7 @@ func (h *heartbeats) waitFor(m record.Migration, list []instance, now time.Time)
 }
 
 // sight notes instances that were read with a migration under way by a read that was sent at sent.
-func (s *Server) sight(records []record.Instance, m record.Migration, sent time.Time) []instance {
+func (s *view) sight(records []record.Instance, m record.Migration, sent time.Time) []instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -159,9 +160,15 @@ func (s *Server) sight(records []record.Instance, m record.Migration, sent time.
 	return list
 }
 
+// silence forgets instances that are silent for long.
+type silence struct {
+	*view
+	forgetLog throttle.Log
+}
+
 // watchSilence looks for heartbeats, and forgets the instances that have been silent for long. It returns the pause
 // before the next time.
-func (s *Server) watchSilence(ctx context.Context) (pause time.Duration) {
+func (s *silence) watchSilence(ctx context.Context) (pause time.Duration) {
 	if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
 		s.forgetLog.Log(time.Now(), s.log.Debug, "could not look for silent instances", "error", err)
 	}
@@ -170,7 +177,7 @@ func (s *Server) watchSilence(ctx context.Context) (pause time.Duration) {
 
 // forgetSilent forgets the instances that this console has counted as silent for
 // longer than ForgetAfter, without a break.
-func (s *Server) forgetSilent(ctx context.Context) error {
+func (s *silence) forgetSilent(ctx context.Context) error {
 	list, err := s.instances(ctx)
 	if err != nil {
 		return err
@@ -205,7 +212,7 @@ func inRoom(list []instance, room allocator.Room) []instance {
 
 // asked returns the places of the instances that a sample asks: those that are alive, the silent
 // ones that answered before, and askAtOnce of the other silent ones, in turn.
-func (s *Server) asked(instances []instance, before sample) (places []int) {
+func (s *view) asked(instances []instance, before sample) (places []int) {
 	var others []int
 	for i, instance := range instances {
 		switch {

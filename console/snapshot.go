@@ -2,10 +2,15 @@ package console
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+	"github.com/oklog/ulid/v2"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -42,8 +47,41 @@ type cluster struct {
 	err          error
 }
 
+// view is what the parts of a console share: its connections to etcd and to the instances, and the last snapshot.
+type view struct {
+	cfg    Config
+	log    hclog.Logger
+	ledger *ledger.Ledger
+	admin  *admin.Admin
+	rooms  *dialer
+
+	process  string        // a ULID
+	name     string        // of this process, unique
+	host     string        // where it runs
+	stopping chan struct{} // closed when the drain begins
+
+	last         atomic.Pointer[snapshot] // never nil; publish replaces it
+	mu           sync.Mutex               // held while the next snapshot is made; guards heartbeats
+	heartbeats   heartbeats
+	reads        chan struct{} // has an element for each read of the cluster that is under way
+	wantsAnswers *demand
+	turn         atomic.Int64 // of the silent instances that are asked in turn
+}
+
+func newView(cfg Config, host string) *view {
+	v := &view{
+		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
+		rooms:   &dialer{connect: cfg.Dial, tracer: cfg.Tracer, credentials: cfg.Credentials},
+		process: ulid.Make().String(), host: host, stopping: make(chan struct{}),
+		reads: make(chan struct{}, 2), wantsAnswers: newDemand(),
+	}
+	v.name = host + "-" + v.process
+	v.last.Store(&snapshot{replaced: make(chan struct{})})
+	return v
+}
+
 // publish makes the next snapshot, and returns it. change sets what is new in it.
-func (s *Server) publish(change func(next *snapshot)) *snapshot {
+func (s *view) publish(change func(next *snapshot)) *snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before := s.last.Load()
@@ -56,7 +94,7 @@ func (s *Server) publish(change func(next *snapshot)) *snapshot {
 }
 
 // await returns the first snapshot of which ok holds; after within, or when ctx ends, the last one.
-func (s *Server) await(ctx context.Context, within time.Duration, ok func(*snapshot) bool) *snapshot {
+func (s *view) await(ctx context.Context, within time.Duration, ok func(*snapshot) bool) *snapshot {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	for {
@@ -75,7 +113,7 @@ func (s *Server) await(ctx context.Context, within time.Duration, ok func(*snaps
 // fresh returns a snapshot whose cluster was read after the call began. Callers at the same time share reads, and the
 // error of one that failed meanwhile. Two reads at once are enough for most callers not to wait for one that began
 // before them. After an error the snapshot is the last one.
-func (s *Server) fresh(ctx context.Context) (*snapshot, error) {
+func (s *view) fresh(ctx context.Context) (*snapshot, error) {
 	asked := time.Now()
 	select {
 	case s.reads <- struct{}{}:
@@ -90,7 +128,7 @@ func (s *Server) fresh(ctx context.Context) (*snapshot, error) {
 }
 
 // readCluster reads the cluster for fresh.
-func (s *Server) readCluster(ctx context.Context) (*snapshot, error) {
+func (s *view) readCluster(ctx context.Context) (*snapshot, error) {
 	sent := time.Now()
 	read, err := s.admin.Cluster(ctx)
 	if err != nil && ctx.Err() != nil { // which says nothing about etcd
@@ -128,17 +166,17 @@ func (n *snapshot) etcdAway(away bool, now time.Time) {
 }
 
 // instances returns the registered instances, read after the call began.
-func (s *Server) instances(ctx context.Context) ([]instance, error) {
+func (s *view) instances(ctx context.Context) ([]instance, error) {
 	now, err := s.fresh(ctx)
 	return now.instances, err
 }
 
 // knows reports whether the console knows any instances while etcd does not answer.
-func (s *Server) knows(now *snapshot) bool { return !now.at.IsZero() || len(s.cfg.Rooms) > 0 }
+func (s *view) knows(now *snapshot) bool { return !now.at.IsZero() || len(s.cfg.Rooms) > 0 }
 
 // shown returns the snapshot for callers that only show it: that of fresh or, while etcd does not answer, the last one.
 // outage says so then. Its error is that of fresh if nothing is known.
-func (s *Server) shown(ctx context.Context) (now *snapshot, outage []*marchv1.Problem, err error) {
+func (s *view) shown(ctx context.Context) (now *snapshot, outage []*marchv1.Problem, err error) {
 	now = s.last.Load()
 	if known := s.knows(now); now.away.IsZero() || !known {
 		now, err = s.fresh(ctx)

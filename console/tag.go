@@ -13,14 +13,21 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/period"
+	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/setting"
 )
 
+// tags answers about single tags, and changes them.
+type tags struct {
+	*view
+	texts *texts.Cache // without a key: rooms have them
+}
+
 // CreateTag implements ConsoleService.
-func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*marchv1.CreateTagResponse, error) {
+func (s *tags) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*marchv1.CreateTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetTag().GetName())
 	if err != nil {
 		return nil, err
@@ -64,7 +71,7 @@ func (s *Server) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*m
 }
 
 // GetTag implements ConsoleService.
-func (s *Server) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1.GetTagResponse, error) {
+func (s *tags) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1.GetTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetName())
 	if err != nil {
 		return nil, err
@@ -102,7 +109,7 @@ func marksToProto(marks map[allocator.Room]record.Mark) []*marchv1.Mark {
 }
 
 // ListTags implements ConsoleService.
-func (s *Server) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*marchv1.ListTagsResponse, error) {
+func (s *tags) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*marchv1.ListTagsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
 		return nil, err
@@ -163,7 +170,7 @@ func parseTagToken(token string) (after allocator.Tag, shared int, err error) {
 }
 
 // DeleteTag implements ConsoleService.
-func (s *Server) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*marchv1.DeleteTagResponse, error) {
+func (s *tags) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*marchv1.DeleteTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetName())
 	if err != nil {
 		return nil, err
@@ -180,7 +187,7 @@ func (s *Server) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*m
 }
 
 // UpdateTag implements ConsoleService.
-func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
+func (s *tags) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
 	answer, err := operator.UpdateTag(ctx, s.admin, r)
 	if err == nil && r.GetDryRun() {
 		return answer, s.addChainEffect(ctx, r.GetTag(), answer)
@@ -192,7 +199,7 @@ func (s *Server) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*m
 }
 
 // addChainEffect adds to a dry run what the change does to the instances that hold the tag.
-func (s *Server) addChainEffect(ctx context.Context, change *marchv1.Tag, answer *marchv1.UpdateTagResponse) error {
+func (s *tags) addChainEffect(ctx context.Context, change *marchv1.Tag, answer *marchv1.UpdateTagResponse) error {
 	if change.Reserve == nil && change.MinStep == nil && change.MaxStep == nil {
 		return nil
 	}
@@ -227,7 +234,7 @@ func (s *Server) addChainEffect(ctx context.Context, change *marchv1.Tag, answer
 }
 
 // SkipTag implements ConsoleService.
-func (s *Server) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
+func (s *tags) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
 	answer, err := operator.SkipTag(ctx, s.admin, r)
 	if err == nil {
 		answer.Behind = s.behind(ctx, answer.GetTag())
@@ -246,7 +253,7 @@ const (
 // limit allow. After followWithin it returns the instances that still do not, and those
 // that do not answer, or why that is not known. The change is stored by then, so none of
 // this is an error.
-func (s *Server) behind(ctx context.Context, tag *marchv1.Tag) (behind []string) {
+func (s *tags) behind(ctx context.Context, tag *marchv1.Tag) (behind []string) {
 	ctx, cancel := context.WithTimeout(ctx, followWithin)
 	defer cancel()
 	instances, err := s.instances(ctx)
@@ -274,11 +281,11 @@ func (s *Server) behind(ctx context.Context, tag *marchv1.Tag) (behind []string)
 }
 
 // PrescaleTag implements ConsoleService.
-func (s *Server) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
+func (s *tags) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
 	return operator.PrescaleTag(ctx, s.admin, r)
 }
 
 // Decode implements ConsoleService.
-func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
+func (s *tags) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
 	return operator.Decode(ctx, s.admin, r, s.texts)
 }

@@ -37,7 +37,7 @@ func (s *Server) GetRoomUse(ctx context.Context, r *marchv1.GetRoomUseRequest) (
 	}
 	list := inRoom(instances, room)
 	var reports []useReport
-	for k, r := range askEach(ctx, s, list, living(list), askTimeout, askUse) {
+	for k, r := range askEach(ctx, s.rooms, list, living(list), askTimeout, askUse) {
 		if list[k].Alive {
 			r.is.Instance, r.is.Answered = string(list[k].ID()), r.err == nil
 			reports = append(reports, r.is)

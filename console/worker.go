@@ -138,7 +138,7 @@ func parseWorkerToken(token string) (*record.WorkerID, error) {
 
 // slicesIn returns the slices of a room, or of all rooms if room is empty, of one width
 // or of all.
-func (s *Server) slicesIn(ctx context.Context, room allocator.Room, bits int) (list []*marchv1.WorkerSlice, err error) {
+func (s *view) slicesIn(ctx context.Context, room allocator.Room, bits int) (list []*marchv1.WorkerSlice, err error) {
 	stored, _, err := s.admin.LastLayout(ctx)
 	if err != nil {
 		return nil, err
@@ -186,7 +186,7 @@ type tagEnd struct {
 }
 
 // readWorkers reads how many workers are in use. If etcd does not answer, the earlier values stay.
-func (s *Server) readWorkers(ctx context.Context) {
+func (s *upkeep) readWorkers(ctx context.Context) {
 	stored, _, err := s.admin.LastLayout(ctx)
 	if err != nil {
 		return
@@ -207,7 +207,7 @@ func (s *Server) readWorkers(ctx context.Context) {
 
 // readEnds reads when the time bits of tags end, and how many tags there are. It returns the pause before the next
 // time.
-func (s *Server) readEnds(ctx context.Context) (pause time.Duration) {
+func (s *upkeep) readEnds(ctx context.Context) (pause time.Duration) {
 	ends, tags, err := s.timeEnds(ctx)
 	if err != nil {
 		return sizeEvery
@@ -220,7 +220,7 @@ func (s *Server) readEnds(ctx context.Context) (pause time.Duration) {
 }
 
 // timeEnds returns the tags whose time bits end first, and how many tags there are.
-func (s *Server) timeEnds(ctx context.Context) (ends []tagEnd, tags int64, err error) {
+func (s *upkeep) timeEnds(ctx context.Context) (ends []tagEnd, tags int64, err error) {
 	first := func() {
 		slices.SortFunc(ends, func(a, b tagEnd) int {
 			return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.tag, b.tag))
