@@ -15,7 +15,6 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
-	"github.com/march-id/march/internal/setting"
 )
 
 // planner plans migrations, counts what they cost, and begins them.
@@ -302,15 +301,9 @@ func (s *planner) checkPlan(ctx context.Context, given *marchv1.Plan) (stored re
 // ApplyMigration implements ConsoleService.
 func (s *planner) ApplyMigration(ctx context.Context,
 	r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
-	var hold time.Duration // in addition to each instance's own hold
-	if r.GetHold() != nil {
-		var err error
-		if hold, err = setting.Duration("hold", r.GetHold()); err != nil {
-			return nil, err
-		}
-	}
-	if hold < 0 || hold > allocator.LongestReserve {
-		return nil, allocator.Errorf(allocator.Invalid, "hold: %v; allowed: 0s to %v", hold, allocator.LongestReserve)
+	hold, err := upTo("hold", r.GetHold(), allocator.LongestReserve) // in addition to each instance's own hold
+	if err != nil {
+		return nil, err
 	}
 	stored, planned, err := s.checkPlan(ctx, r.GetPlan())
 	if err != nil {

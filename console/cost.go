@@ -115,15 +115,9 @@ const longestWait = 5 * time.Second
 // CountPlanCost implements ConsoleService.
 func (s *planner) CountPlanCost(ctx context.Context,
 	r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
-	var wait time.Duration
-	if r.GetWait() != nil {
-		var err error
-		if wait, err = setting.Duration("wait", r.GetWait()); err != nil {
-			return nil, err
-		}
-	}
-	if wait < 0 || wait > longestWait {
-		return nil, allocator.Errorf(allocator.Invalid, "wait: %v; allowed: 0s to %v", wait, longestWait)
+	wait, err := upTo("wait", r.GetWait(), longestWait)
+	if err != nil {
+		return nil, err
 	}
 	stored, planned, err := s.checkPlan(ctx, r.GetPlan())
 	if err != nil {
@@ -142,6 +136,17 @@ func (s *planner) CountPlanCost(ctx context.Context,
 		}
 	}
 	return answer, nil
+}
+
+// upTo returns the duration of a field; 0 if there is none. Its error is Invalid.
+func upTo(field string, given *durationpb.Duration, most time.Duration) (d time.Duration, err error) {
+	if given == nil {
+		return 0, nil
+	}
+	if d, err = setting.Duration(field, given); err == nil && (d < 0 || d > most) {
+		err = allocator.Errorf(allocator.Invalid, "%s: %v; allowed: 0s to %v", field, d, most)
+	}
+	return d, err
 }
 
 // refused returns why a plan is refused because of its cost, or nil. If the count with

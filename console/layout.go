@@ -66,7 +66,7 @@ func (s *problems) GetLayout(ctx context.Context, r *marchv1.GetLayoutRequest) (
 		stored, err := s.admin.LayoutAt(ctx, version)
 		return &marchv1.GetLayoutResponse{Layout: recordToProto(stored), Cluster: now.UUID, Halt: now.halt()}, err
 	}
-	f := findings{halt: now.halt(), unusable: now.Unusable, damage: s.damage("")}
+	f := s.findings(now, nil)
 	return &marchv1.GetLayoutResponse{
 		Layout: recordToProto(now.Layout), Ever: names(now.Layout.Ever), Cluster: now.UUID, Halt: f.halt,
 		Problem: textOf(now.Unusable), Problems: s.met.Fill(f.clusterProblems(), time.Now()),

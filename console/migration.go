@@ -134,21 +134,21 @@ func (s *migrations) WatchMigration(r *marchv1.WatchMigrationRequest,
 // operator changed the migration at the same time: a request is about the migration as it is
 // now, and consoles may change that several times a second.
 func (s *migrations) change(ctx context.Context, id, action string,
-	change func(*record.Migration) error) (*marchv1.Migration, error) {
+	change func(m *record.Migration, by string) error) (*marchv1.Migration, error) {
+	by := operator.Actor(ctx)
 	for range 10 {
 		m, err := s.migration(ctx, id)
 		if err != nil {
 			return nil, err
 		}
-		m, err = s.admin.UpdateMigration(ctx, m, action, operator.Actor(ctx), func(m *record.Migration) error {
+		m, err = s.admin.UpdateMigration(ctx, m, action, by, func(m *record.Migration) error {
 			if m.State.Ended() {
 				return allocator.Errorf(allocator.Refused, "migration %s is %s already", m.ID, m.State)
 			}
-			return change(m)
+			return change(m, by)
 		})
 		if err == nil {
-			s.log.Info("migration changed", "migration", m.ID, "change", action, "by",
-				operator.Actor(ctx), "state", m.State)
+			s.log.Info("migration changed", "migration", m.ID, "change", action, "by", by, "state", m.State)
 			s.driver.ended(m)
 			return s.showMigration(ctx, m)
 		}
@@ -163,8 +163,7 @@ func (s *migrations) change(ctx context.Context, id, action string,
 // PauseMigration implements ConsoleService.
 func (s *migrations) PauseMigration(ctx context.Context,
 	r *marchv1.PauseMigrationRequest) (*marchv1.PauseMigrationResponse, error) {
-	by := operator.Actor(ctx)
-	m, err := s.change(ctx, r.GetId(), "pause migration", func(m *record.Migration) error {
+	m, err := s.change(ctx, r.GetId(), "pause migration", func(m *record.Migration, by string) error {
 		if m.State == record.Paused {
 			return allocator.Errorf(allocator.Refused, "migration %s is paused already", m.ID)
 		}
@@ -178,8 +177,7 @@ func (s *migrations) PauseMigration(ctx context.Context,
 // ResumeMigration implements ConsoleService.
 func (s *migrations) ResumeMigration(ctx context.Context,
 	r *marchv1.ResumeMigrationRequest) (*marchv1.ResumeMigrationResponse, error) {
-	by := operator.Actor(ctx)
-	m, err := s.change(ctx, r.GetId(), "resume migration", func(m *record.Migration) error {
+	m, err := s.change(ctx, r.GetId(), "resume migration", func(m *record.Migration, by string) error {
 		if m.State != record.Paused {
 			return allocator.Errorf(allocator.Refused, "migration %s is not paused but %s", m.ID, m.State)
 		}
@@ -194,8 +192,7 @@ func (s *migrations) ResumeMigration(ctx context.Context,
 // registered now, and for the next move.
 func (s *migrations) ContinueMigration(ctx context.Context,
 	r *marchv1.ContinueMigrationRequest) (*marchv1.ContinueMigrationResponse, error) {
-	by := operator.Actor(ctx)
-	m, err := s.change(ctx, r.GetId(), "continue migration", func(m *record.Migration) error {
+	m, err := s.change(ctx, r.GetId(), "continue migration", func(m *record.Migration, by string) error {
 		instances, err := s.instances(ctx)
 		if err != nil {
 			return err
@@ -232,8 +229,7 @@ func (s *migrations) ContinueMigration(ctx context.Context,
 // migration at the current layout.
 func (s *migrations) AbortMigration(ctx context.Context,
 	r *marchv1.AbortMigrationRequest) (*marchv1.AbortMigrationResponse, error) {
-	by := operator.Actor(ctx)
-	m, err := s.change(ctx, r.GetId(), "abort migration", func(m *record.Migration) error {
+	m, err := s.change(ctx, r.GetId(), "abort migration", func(m *record.Migration, by string) error {
 		stored, unusable, err := s.admin.LastLayout(ctx)
 		if err != nil {
 			return err

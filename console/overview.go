@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -153,9 +154,10 @@ type answer = reply[*marchv1.GetInstanceResponse]
 // past rates come from the instances, which remember them. So a console that just
 // started shows the same rates as others.
 func next(before sample, instances []instance, answers []answer, at time.Time) sample {
-	now := sample{at: at, instances: make(map[record.InstanceID]told, len(instances)),
-		rates: make(map[allocator.Room][]float64)}
-	rates := make(map[allocator.Room]float64)
+	now := sample{at: at, instances: make(map[record.InstanceID]told, len(instances)), rates: maps.Clone(before.rates)}
+	if now.rates == nil {
+		now.rates = make(map[allocator.Room][]float64)
+	}
 	for i, instance := range instances {
 		t := told{status: answers[i].is.GetStatus(), rates: answers[i].is.GetRates()}
 		was := before.instances[instance.ID()]
@@ -165,51 +167,31 @@ func next(before sample, instances []instance, answers []answer, at time.Time) s
 				t.mute = was.mute
 			}
 		}
-		now.instances[instance.ID()] = t
-		sum, some := rates[instance.Room]
-		switch n := len(t.rates); {
-		case n == 0 && !some: // a silent one may issue all the same
-			rates[instance.Room] = -1
-		case n > 0:
-			rates[instance.Room] = max(sum, 0) + t.rates[n-1]
-		}
+		now.instances[instance.ID()], now.rates[instance.Room] = t, before.rates[instance.Room]
 	}
-	// A second without a measurement takes a place in the list, too, so that places
-	// are seconds.
-	missed := 0
+	// A second without a measurement takes a place in the lists, too, so that places are seconds.
+	added, length := 1, 0 // length is that of each room's past rates
 	if !before.at.IsZero() {
-		missed = min(max(int((at.Sub(before.at)+sampleEvery/2)/sampleEvery)-1, 0), api.RatesKept)
+		added = min(max(int((at.Sub(before.at)+sampleEvery/2)/sampleEvery), 1), api.RatesKept+1)
 	}
-	for room := range before.rates {
-		if _, ok := rates[room]; !ok {
-			rates[room] = -1
-		}
-	}
-	length := 0 // of each room's past rates
 	for _, list := range before.rates {
 		length = len(list)
 	}
-	if before.at.IsZero() {
-		for _, a := range answers {
+	for _, a := range answers {
+		if before.at.IsZero() {
 			length = max(length, len(a.is.GetRates())-1)
 		}
 	}
-	for room, rate := range rates {
-		list, had := before.rates[room]
-		if had {
-			list = slices.Concat(list, past(room, instances, answers, missed))
-		} else {
-			list = past(room, instances, answers, length+missed)
-		}
-		list = append(list, rate)
+	for room, list := range now.rates {
+		list = slices.Concat(list, lately(room, instances, answers, added+length-len(list)))
 		now.rates[room] = list[max(len(list)-api.RatesKept, 0):]
 	}
 	return now
 }
 
-// past returns the n rates of a room before the present one, as its instances
-// remember them; -1 where none does.
-func past(room allocator.Room, instances []instance, answers []answer, n int) []float64 {
+// lately returns the last n rates of a room as its instances remember them; -1 where none does: a silent one may issue
+// all the same.
+func lately(room allocator.Room, instances []instance, answers []answer, n int) []float64 {
 	list := slices.Repeat([]float64{-1}, n)
 	for i, instance := range instances {
 		if instance.Room != room {
@@ -217,7 +199,7 @@ func past(room allocator.Room, instances []instance, answers []answer, n int) []
 		}
 		own := answers[i].is.GetRates()
 		for k := range n {
-			if at := len(own) - 1 - n + k; at >= 0 {
+			if at := len(own) - n + k; at >= 0 {
 				list[k] = max(list[k], 0) + own[at]
 			}
 		}
