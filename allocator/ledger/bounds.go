@@ -15,12 +15,39 @@ type bounds struct{ layouts, migrations, audits int64 }
 
 var defaultBounds = bounds{record.MaxLayouts, record.MaxMigrations, record.MaxAudits}
 
+// rings are the rings of the audit, in which this process counts and links its entries, and the bounds of all kinds.
+type rings struct {
+	bounds bounds
+	chains []*record.Chain // of this process's entries in each ring of the audit
+
+	count struct {
+		sync.Mutex
+		spare map[string]int64 // how many entries of each ring may be written before they are counted again
+	}
+}
+
+// spend takes one of the entries of a ring that may be written before they are counted again, and reports whether
+// there was one.
+func (r *rings) spend(ring string) bool {
+	r.count.Lock()
+	defer r.count.Unlock()
+	r.count.spare[ring]--
+	return r.count.spare[ring] >= 0
+}
+
+// counted notes how many entries of a ring may be written before they are counted again.
+func (r *rings) counted(ring string, spare int64) {
+	r.count.Lock()
+	defer r.count.Unlock()
+	r.count.spare[ring] = spare
+}
+
 // Change sends a transaction, once, that adds an audit entry, and a key to each of
 // kinds, which are prefixes of keys that sort by age. It removes in the same
 // transaction the oldest keys of a kind that is at its bound. Processes that write
 // at the same moment may leave a key too many each, which later writes remove. It changes only the cluster that the
 // process knows: in an etcd that lost it, or has another one, its error is Refused.
-func (l *Ledger) Change(ctx context.Context, txn store.Txn, kinds ...string) (store.Answer, error) {
+func (l *client) Change(ctx context.Context, txn store.Txn, kinds ...string) (store.Answer, error) {
 	var oldest []store.Op
 	var counting sync.WaitGroup
 	counting.Go(func() { oldest = l.MakeRoom(ctx, kinds...) })
@@ -43,7 +70,7 @@ func (l *Ledger) Change(ctx context.Context, txn store.Txn, kinds ...string) (st
 
 // MakeRoom returns operations that remove the oldest keys of kinds and audit entries,
 // so that the next Change does not exceed their bounds.
-func (l *Ledger) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.Op) {
+func (l *client) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.Op) {
 	for _, kind := range append(kinds, l.keys.Audits()) {
 		oldest = append(oldest, l.overflow(ctx, kind)...)
 	}
@@ -52,24 +79,21 @@ func (l *Ledger) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.
 
 // auditBound returns the number of audit entries at which the oldest are removed, and
 // how many may be written before the next count.
-func (l *Ledger) auditBound() (bound, slack int64) {
+func (l *rings) auditBound() (bound, slack int64) {
 	return l.bounds.audits - min(record.AuditReserve, l.bounds.audits/2), min(record.AuditSlack, l.bounds.audits/4)
 }
 
 // overflow returns operations that remove keys of a kind so that one more fits. If
 // the keys cannot be counted, it returns none and the change is tried, which
 // matters most for a halt. The next change counts again.
-func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
+func (l *client) overflow(ctx context.Context, kind string) []store.Op {
 	bound, slack := l.bounds.layouts, int64(0)
 	ring := slices.Contains(l.keys.Rings(), kind)
 	switch {
 	case kind == l.keys.Migrations():
 		bound = l.bounds.migrations
 	case ring:
-		bound, slack = l.auditBound()
-		spare := int64(0) // how many may be written before they are counted again
-		l.with(func() { l.mu.spare[kind]--; spare = l.mu.spare[kind] })
-		if spare >= 0 {
+		if bound, slack = l.auditBound(); l.spend(kind) {
 			return nil
 		}
 	}
@@ -91,7 +115,7 @@ func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 	}
 	oldest = oldest[:gone]
 	if ring {
-		l.with(func() { l.mu.spare[kind] = min(slack, bound-(count+1-int64(len(oldest)))) })
+		l.counted(kind, min(slack, bound-(count+1-int64(len(oldest)))))
 	}
 	ops := make([]store.Op, len(oldest))
 	for i, kv := range oldest {
@@ -102,7 +126,7 @@ func (l *Ledger) overflow(ctx context.Context, kind string) []store.Op {
 
 // noteOldest notes that the entries of a ring go up to one, and which is the oldest that is left. It reports whether
 // they may go: under formats 2 only once that is noted, so that a check does not take them for removed by hand.
-func (l *Ledger) noteOldest(ctx context.Context, ring, removed, left string) bool {
+func (l *client) noteOldest(ctx context.Context, ring, removed, left string) bool {
 	s, _ := l.State()
 	if layout := s.Layout(); !layout.Upgraded() {
 		return layout.Layout.Version > 0 // else nothing was read yet, and another process will remove them
@@ -150,7 +174,7 @@ func (m *memory) auditsOwner(last record.Worker) bool {
 
 // countAudits reads how many audit entries there are, for countedAudits. A caller that
 // sends a read anyway adds it, and overflow need not count.
-func (l *Ledger) countAudits() store.Op {
+func (l *client) countAudits() store.Op {
 	kind := l.keys.Audits()
 	return store.Op{Get: &store.Get{Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)},
 		Limit: 1, KeysOnly: true}}
@@ -158,9 +182,9 @@ func (l *Ledger) countAudits() store.Op {
 
 // countedAudits notes the number of audit entries. The next count is due when the
 // writes since then may have reached the bound.
-func (l *Ledger) countedAudits(n int64) {
+func (l *client) countedAudits(n int64) {
 	bound, slack := l.auditBound()
-	l.with(func() { l.mu.spare[l.keys.Audits()] = max(min(slack, bound-n), 0) })
+	l.counted(l.keys.Audits(), max(min(slack, bound-n), 0))
 }
 
 // PinAnew pins this ledger to the etcd cluster that answers, even if the identity has
@@ -168,7 +192,7 @@ func (l *Ledger) countedAudits(n int64) {
 // returns the identity with the ID of that etcd cluster; the answer has the identity's key
 // first. Its errors are those of the read, a KeyError, and Refused: if there is no
 // cluster, with the zero identity, or if it is another one than configured.
-func (l *Ledger) PinAnew(ctx context.Context, also ...store.Op) (id record.Identity, answer store.Answer, err error) {
+func (l *client) PinAnew(ctx context.Context, also ...store.Op) (id record.Identity, answer store.Answer, err error) {
 	ops := append([]store.Op{store.OpGet(l.keys.Identity())}, also...)
 	if answer, err = l.Gets(ctx, append(ops, l.countAudits())...); err != nil {
 		return id, answer, err

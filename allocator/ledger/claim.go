@@ -121,6 +121,7 @@ func (m *memory) accept(before sentAt, answer store.Answer, remember func(revisi
 	if !remember(answer.Revision) {
 		return false, nil
 	}
-	m.mu.leaser, m.mu.leases, m.mu.probes = m.incarnation, failures{}, failures{}
+	m.mu.leaser = m.incarnation
+	m.leased()
 	return true, nil
 }

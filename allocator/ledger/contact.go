@@ -4,10 +4,15 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/throttle"
 )
 
 // Contact says when and how etcd last answered a ledger.
@@ -46,18 +51,63 @@ func (c *Contact) lasts(now time.Time) time.Duration {
 	return max(now.Sub(c.Away), 0)
 }
 
+// contacts is when and how etcd answered this process.
+type contacts struct {
+	tryTimeout time.Duration // Config.TryTimeout
+
+	line struct {
+		sync.Mutex
+		contact  Contact
+		awayLog  throttle.Log
+		saidAway bool // the log says that etcd is away, so its return will be logged, too
+	}
+}
+
+// answered notes an answer that came after took.
+func (l *contacts) answered(ctx context.Context, said *pending.Lines, now time.Time, took time.Duration) {
+	l.line.Lock()
+	defer l.line.Unlock()
+	if c := &l.line.contact; !c.Away.IsZero() && l.line.saidAway {
+		said.Add(hclog.Info, "etcd answers again", append(traceID(ctx), "away",
+			now.Sub(c.Away).Round(time.Millisecond))...)
+	}
+	l.line.contact.answered(now, took)
+}
+
+// unanswered notes that a try failed because etcd did not answer: late says that the try had all its time.
+func (l *contacts) unanswered(ctx context.Context, said *pending.Lines, now time.Time, err error, late bool) {
+	l.line.Lock()
+	defer l.line.Unlock()
+	c := &l.line.contact
+	c.Cause = err
+	if late {
+		c.late++
+	}
+	if c.Away.IsZero() {
+		c.Away = now
+		l.line.saidAway = l.line.awayLog.Log(now, said.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
+	}
+}
+
+// pinged notes that etcd answered what is no transaction.
+func (l *contacts) pinged(took time.Duration) {
+	l.line.Lock()
+	defer l.line.Unlock()
+	if l.line.contact.Last.IsZero() {
+		l.line.contact.Latency = took
+	}
+}
+
 // tryFor returns how long one try may take: TryTimeout, or longer where etcd is far away, by what its answers took.
 // After each try without an answer the next one may take twice as long, as the way may have become longer; four times
 // at most.
-func (l *Ledger) tryFor() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := &l.mu.contact
-	return min(max(l.cfg.TryTimeout, 4*c.Latency)<<min(c.late, 2), 4*l.cfg.TryTimeout)
+func (l *contacts) tryFor() time.Duration {
+	c := l.Contact()
+	return min(max(l.tryTimeout, 4*c.Latency)<<min(c.late, 2), 4*l.tryTimeout)
 }
 
 // Patience returns how long a few round trips may take where nothing else bounds the wait.
-func (l *Ledger) Patience() time.Duration { return max(l.cfg.TryTimeout, 10*l.Contact().Latency) }
+func (l *contacts) Patience() time.Duration { return max(l.tryTimeout, 10*l.Contact().Latency) }
 
 // LongestWork bounds a piece of work of some round trips, of which the ledger bounds each: it is well above six of them
 // with 2 s each, which is how far away etcd may be.
@@ -68,15 +118,15 @@ const LongestWork = 30 * time.Second
 const askMembers = time.Second
 
 // WatchMembers keeps Contact's Members up to date until ctx ends.
-func (l *Ledger) WatchMembers(ctx context.Context) {
+func (l *client) WatchMembers(ctx context.Context) {
 	for ctx.Err() == nil {
 		if !l.Contact().Away.IsZero() {
 			members := l.Members(ctx)
-			l.mu.Lock()
-			if !l.mu.contact.Away.IsZero() {
-				l.mu.contact.Members = members
+			l.line.Lock()
+			if !l.line.contact.Away.IsZero() {
+				l.line.contact.Members = members
 			}
-			l.mu.Unlock()
+			l.line.Unlock()
 		}
 		select {
 		case <-ctx.Done():
@@ -86,23 +136,23 @@ func (l *Ledger) WatchMembers(ctx context.Context) {
 }
 
 // Members asks each member of etcd for itself.
-func (l *Ledger) Members(ctx context.Context) store.Members {
+func (l *client) Members(ctx context.Context) store.Members {
 	ctx, cancel := context.WithTimeout(ctx, max(askMembers, 8*l.Contact().Latency))
 	defer cancel()
 	return store.ReadMembers(ctx, l.store)
 }
 
 // Etcdctl is the command that asks the etcd of this ledger.
-func (l *Ledger) Etcdctl() string { return cmp.Or(l.cfg.Etcdctl, "etcdctl") }
+func (l *knowledge) Etcdctl() string { return cmp.Or(l.cfg.Etcdctl, "etcdctl") }
 
 // EtcdUser is etcd's user of this process; empty for none, or for that of its certificate.
-func (l *Ledger) EtcdUser() string { return l.cfg.EtcdUser }
+func (l *knowledge) EtcdUser() string { return l.cfg.EtcdUser }
 
 // Contact returns when and how etcd last answered this ledger.
-func (l *Ledger) Contact() Contact {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.mu.contact
+func (l *contacts) Contact() Contact {
+	l.line.Lock()
+	defer l.line.Unlock()
+	c := l.line.contact
 	c.Outages += c.lasts(time.Now())
 	return c
 }
@@ -142,7 +192,7 @@ func (c *confirmations) with(layout allocator.Layout, sent time.Time) *confirmat
 }
 
 // confirmLayout notes that layout was the current one at some time after sent.
-func (l *Ledger) confirmLayout(layout allocator.Layout, sent time.Time) {
+func (l *knowledge) confirmLayout(layout allocator.Layout, sent time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.confirmations.Store(l.confirmations.Load().with(layout, sent))
@@ -159,7 +209,7 @@ func (l *Ledger) confirmLayout(layout allocator.Layout, sent time.Time) {
 // layouts were between, or whether the process knows them.
 //
 // newest is the room's part of the newest known layout.
-func (l *Ledger) Confirmed(room allocator.Room, s allocator.Segment) (at time.Time, newest allocator.Part) {
+func (l *knowledge) Confirmed(room allocator.Room, s allocator.Segment) (at time.Time, newest allocator.Part) {
 	confirmed := l.confirmations.Load()
 	newest = confirmed.newest.Part(room)
 	for i := range confirmed.all {

@@ -67,7 +67,7 @@ func haltID(nonce string) string { return "halted " + nonce }
 
 // before returns the values of the epochClock. It is called before a request is
 // sent.
-func (l *Ledger) before() sentAt {
+func (l *knowledge) before() sentAt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return sentAt{l.mu.clock, time.Now()}
@@ -153,7 +153,7 @@ func (t *epochClock) suspect(why string, marks map[string]int64) {
 const maxFallenMarks = 50
 
 // suspect is epochClock.suspect, and logs the first suspicion.
-func (l *Ledger) suspect(why string, marks map[string]int64) {
+func (l *knowledge) suspect(why string, marks map[string]int64) {
 	var said pending.Lines
 	defer said.Write(l.log)
 	l.mu.Lock()
@@ -166,7 +166,7 @@ func (l *Ledger) suspect(why string, marks map[string]int64) {
 
 // uncheck makes the next lease probe first, for example because the connection
 // broke.
-func (l *Ledger) uncheck() {
+func (l *knowledge) uncheck() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.clock.checked = check{}

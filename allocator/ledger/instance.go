@@ -81,10 +81,9 @@ func (p process) EtcdTime(ctx context.Context) (at time.Time, unsure time.Durati
 // silence; a shorter silence does not mean that the instance is gone. presence.go
 // handles a registration or a heartbeat that was changed.
 //
-// An Instance is composed of its presence in etcd and its memory; the Ledger owns the process's knowledge of etcd. Each
-// has a lock of its own. The order of locks is the presence's, the memory's, the ledger's, the admission's, the
-// journal's. A method that takes a lock holds it to its end; no lock is held while etcd or the disk answers, nor while
-// a function that a caller gave is called: a Logger may block, too (see package pending).
+// An Instance is composed of its presence in etcd and its memory, which has whether it is admitted to the epoch
+// (admission) and what failed (failures); the Ledger has what the process knows of etcd. Each has a lock of its own:
+// see Ledger for their order.
 type Instance struct {
 	process
 	memory

@@ -53,15 +53,17 @@ func (l *Ledger) leasable(ctx context.Context, ahead bool) (*State, error) {
 // a probe, it returns the reason. Otherwise it returns the probe to wait for; lead is
 // true if the caller must send it.
 func (l *Ledger) join(ahead bool) (s *State, flight *shared, lead bool, err error) {
+	l.wait.Lock()
+	defer l.wait.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if s, err = l.ready(ahead); err == nil || l.waits() {
 		return s, nil, false, err
 	}
-	if lead = l.mu.flight == nil; lead {
-		l.mu.flight = &shared{done: make(chan struct{})}
+	if lead = l.wait.flight == nil; lead {
+		l.wait.flight = &shared{done: make(chan struct{})}
 	}
-	return nil, l.mu.flight, lead, nil
+	return nil, l.wait.flight, lead, nil
 }
 
 // lead sends the probe that leases wait for, and makes the instance enter a new
@@ -77,17 +79,24 @@ func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error)
 			err = l.enter(ctx)
 		}
 	}
-	flight.gaveUp = over(ctx)
-	l.with(func() {
-		l.mu.flight, l.mu.lastProbe = nil, time.Now()
-		if err == nil {
-			s, err = l.mu.state, l.refusal()
-		}
-		flight.err = err
-	})
+	s, err = l.land(flight, over(ctx), err)
 	close(flight.done)
 	l.beatOn(ctx, probed) // no other lease waits for it
-	return s, flight.err
+	return s, err
+}
+
+// land ends a flight, and returns the state if a lease may be made under it.
+func (l *Ledger) land(flight *shared, gaveUp bool, err error) (s *State, _ error) {
+	l.wait.Lock()
+	defer l.wait.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.wait.flight, l.wait.lastProbe = nil, time.Now()
+	if err == nil {
+		s, err = l.mu.state, l.refusal()
+	}
+	flight.err, flight.gaveUp = err, gaveUp
+	return s, err
 }
 
 // haltedProbeEvery is how long after a probe another one is made while leasing is halted:
@@ -95,11 +104,11 @@ func (l *Ledger) lead(ctx context.Context, flight *shared) (s *State, err error)
 const haltedProbeEvery = 500 * time.Millisecond
 
 // waits reports whether it is too early for another probe while nothing can be
-// leased. The caller holds the lock.
+// leased. The caller holds both locks.
 func (l *Ledger) waits() bool {
 	s := l.mu.state
 	stays := s.halted != nil || s.Refusal() == nil && l.mu.clock.suspicion == nil && l.unconfirmed()
-	return stays && !l.mu.lastProbe.IsZero() && allocator.Elapsed(l.mu.lastProbe, time.Now()) < haltedProbeEvery
+	return stays && !l.wait.lastProbe.IsZero() && allocator.Elapsed(l.wait.lastProbe, time.Now()) < haltedProbeEvery
 }
 
 // enter makes the instance of this process enter the epoch in force, if it has not
@@ -135,14 +144,14 @@ func over(ctx context.Context) bool {
 }
 
 // checked reports whether the last probe is not too old. The caller holds the lock.
-func (l *Ledger) checked(ahead bool) bool {
+func (l *probes) checked(ahead bool) bool {
 	left, soon := l.checkLasts()
 	return left > 0 && (!ahead || left > soon)
 }
 
 // nextCheck returns after how long an instance checks again, ahead of need. While nothing can be leased it has no
 // hurry.
-func (l *Ledger) nextCheck() time.Duration {
+func (l *probes) nextCheck() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	left, ahead := l.checkLasts()
@@ -154,7 +163,7 @@ func (l *Ledger) nextCheck() time.Duration {
 
 // ready returns the state if a lease may be made under it without a probe. The
 // caller holds the lock.
-func (l *Ledger) ready(ahead bool) (*State, error) {
+func (l *probes) ready(ahead bool) (*State, error) {
 	if err := l.refusal(); err != nil {
 		return nil, err
 	}
@@ -169,7 +178,7 @@ var errUnchecked = errors.New("the last probe is too old")
 // Leasable returns why nothing can be leased now, or nil. The
 // reasons: no layout was read yet, leasing is halted, the layout in etcd is invalid,
 // or this instance is without its journal and no operator has confirmed its marks.
-func (l *Ledger) Leasable() error {
+func (l *knowledge) Leasable() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.refusal()
@@ -307,7 +316,7 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange), unleased func
 }
 
 // Halted returns the halt that is in force as this process knows it, if one is.
-func (l *Ledger) Halted() (record.Halt, bool) {
+func (l *knowledge) Halted() (record.Halt, bool) {
 	s, _ := l.State()
 	if s.halted == nil {
 		return record.Halt{}, false
@@ -319,7 +328,7 @@ func (l *Ledger) Halted() (record.Halt, bool) {
 // back in time, it halts leasing under the name by. An instance's Join calls it. A console
 // calls it because it moves layouts and forgets instances, and may be the only process
 // that lived through a restore. It must be called before anything else.
-func (l *Ledger) HaltAs(by string) {
+func (l *knowledge) HaltAs(by string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.haltsAs = by
@@ -352,7 +361,7 @@ type Checked struct {
 // CheckWith is CheckNow that reads more keys in the snapshot of its probe, one in any case. It is no error that
 // nothing can be leased under the state. A caller that changes something with what it read writes the beat afterwards
 // (Beat), so that the change does not wait for it.
-func (l *Ledger) CheckWith(ctx context.Context, ops ...store.Op) (c Checked, err error) {
+func (l *probes) CheckWith(ctx context.Context, ops ...store.Op) (c Checked, err error) {
 	c.probe, _, err = l.look(ctx, l.haltsAs() != "", l.Try, ops...)
 	if c.probe == nil {
 		return c, err
@@ -363,7 +372,7 @@ func (l *Ledger) CheckWith(ctx context.Context, ops ...store.Op) (c Checked, err
 }
 
 // Beat writes the beat that is due by what CheckWith read.
-func (l *Ledger) Beat(ctx context.Context, c Checked) { l.beatOn(ctx, c.probe) }
+func (l *probes) Beat(ctx context.Context, c Checked) { l.beatOn(ctx, c.probe) }
 
 // Halt stops all leasing, in all rooms, until `march recover` begins a new epoch. Rooms
 // may still issue the IDs that they hold. If leasing is halted already, that halt stays.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -57,49 +56,37 @@ func DefaultConfig() Config {
 	return Config{Cluster: "default", TryTimeout: 2 * time.Second}
 }
 
-// Ledger is one process's view of a cluster. It owns the process's knowledge of etcd: the
-// cluster's identity, the clock of epochs, the state. The state of the process's instance
-// is in Instance, whose comment gives the order of locks. Methods are safe for concurrent
-// use. Their errors carry a Kind: Unavailable if etcd did not answer in time. A
-// change may then have happened or not.
+// Ledger is one process's view of a cluster, in layers: each one stands on those below it, and has its own state and
+// lock. They are what the process knows of etcd (knowledge, state.go), the transactions that it sends (client, this
+// file), its probes of etcd (probes, probe.go), and here the leases that wait for a probe (leasable.go). The state of
+// the process's instance is in Instance.
+//
+// Methods are safe for concurrent use. Their errors carry a Kind: Unavailable if etcd did not answer in time. A change
+// may then have happened or not.
+//
+// # Locks
+//
+// A goroutine that holds one of these locks takes only later ones: the presence's, the memory's, the Ledger's own
+// (wait), the knowledge's, and then one of the admission's, the failures', the contacts' (line), the rings', the
+// probes' (ping) and the journal's. A method that takes a lock holds it to its end. No lock is held while etcd or the
+// disk answers, nor while a function that a caller gave is called: a Logger may block, too (see package pending).
 type Ledger struct {
-	cfg   Config
-	store store.Store
-	keys  record.Keys
-	log   hclog.Logger
+	probes
+	watchLog throttle.Log
 
-	bounds bounds
-	chains []*record.Chain // of this process's entries in each ring of the audit
-
-	regressions   atomic.Int64
-	confirmations atomic.Pointer[confirmations] // see Confirmed; never nil, stored under mu
-
-	// Throttles for messages about conditions that last and would be logged again
-	// and again.
-	wentBackLog, refusedLog, watchLog throttle.Log
-
-	mu struct {
+	wait struct {
 		sync.Mutex
-		identity record.Identity // zero until the cluster's was read
-		clock    epochClock
-		state    *State        // never nil
-		changed  chan struct{} // closed when state is replaced
-		flight   *shared       // the probe that leases wait for; nil if there is none
-		// the name under which this process halts leasing if etcd goes back; empty if it may not
-		haltsAs   string
+		flight    *shared   // the probe that leases wait for; nil if there is none
 		lastProbe time.Time // when the last probe that leases waited for ended
-		instance  *Instance // this process's; nil if it has none
-
-		pinged   store.Status // what Ping was answered last; zero once a probe has used it
-		pingedAt time.Time    // when Ping asked
-
-		spare   map[string]int64 // how many entries of each ring may be written before they are counted again
-		version int64            // of the layout, as last read; see historyAt
-
-		contact  Contact
-		awayLog  throttle.Log
-		saidAway bool // the log says that etcd is away, so its return will be logged, too
 	}
+}
+
+// client sends transactions to the cluster's etcd, and keeps the number of keys bounded.
+type client struct {
+	knowledge
+	contacts
+	rings
+	store store.Store
 }
 
 // New returns a ledger over store, which it closes with Close. Its error is
@@ -115,8 +102,9 @@ func New(etcd store.Store, cfg Config) (*Ledger, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	l := &Ledger{cfg: cfg, store: etcd, keys: k, log: cfg.Logger, bounds: defaultBounds}
-	l.mu.spare = make(map[string]int64)
+	l := &Ledger{}
+	l.cfg, l.store, l.keys, l.log, l.tryTimeout, l.bounds = cfg, etcd, k, cfg.Logger, cfg.TryTimeout, defaultBounds
+	l.count.spare = make(map[string]int64)
 	for _, ring := range k.Rings() {
 		l.chains = append(l.chains, record.NewChain(ring))
 	}
@@ -129,19 +117,12 @@ func New(etcd store.Store, cfg Config) (*Ledger, error) {
 	return l, nil
 }
 
-// with calls do under the lock.
-func (l *Ledger) with(do func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	do()
-}
-
 // Close closes the store.
-func (l *Ledger) Close() error { return l.store.Close() }
+func (l *client) Close() error { return l.store.Close() }
 
 // Try sends txn once. The answer is from the cluster's own etcd, or the error
 // says otherwise. After an error it is unknown whether it happened.
-func (l *Ledger) Try(ctx context.Context, txn store.Txn) (answer store.Answer, err error) {
+func (l *client) Try(ctx context.Context, txn store.Txn) (answer store.Answer, err error) {
 	bounded, cancel := context.WithTimeout(ctx, l.tryFor())
 	defer cancel()
 	if entries := l.link(&txn); entries != nil {
@@ -155,7 +136,9 @@ func (l *Ledger) Try(ctx context.Context, txn store.Txn) (answer store.Answer, e
 	}
 	if err != nil {
 		if ctx.Err() == nil && allocator.KindOf(err) == allocator.Unavailable && !errors.Is(err, store.ErrNoSpace) {
-			l.unanswered(ctx, now, err, bounded.Err() != nil)
+			var said pending.Lines
+			l.unanswered(ctx, &said, now, err, bounded.Err() != nil)
+			said.Write(l.log)
 		}
 		return store.Answer{}, err
 	}
@@ -164,7 +147,7 @@ func (l *Ledger) Try(ctx context.Context, txn store.Txn) (answer store.Answer, e
 
 // link links the entries of the audit in a transaction to this process's chains. It returns a function for the
 // outcome; nil if there are no entries.
-func (l *Ledger) link(txn *store.Txn) (outcome func(succeeded bool, err error)) {
+func (l *client) link(txn *store.Txn) (outcome func(succeeded bool, err error)) {
 	for k, op := range txn.Then {
 		for _, chain := range l.chains {
 			if op.Put == nil {
@@ -192,37 +175,16 @@ func (l *Ledger) link(txn *store.Txn) (outcome func(succeeded bool, err error)) 
 	return outcome
 }
 
-// unanswered notes that a try failed because etcd did not answer: late says that the try had all its time.
-func (l *Ledger) unanswered(ctx context.Context, now time.Time, err error, late bool) {
-	var said pending.Lines
-	defer said.Write(l.log)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	contact := &l.mu.contact
-	contact.Cause = err
-	if late {
-		contact.late++
-	}
-	if contact.Away.IsZero() {
-		contact.Away = now
-		l.mu.saidAway = l.mu.awayLog.Log(now, said.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
-	}
-}
-
 // received returns the answer to a transaction, or an error if the answer is of another
 // etcd cluster. It checks the answer's revision.
-func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time,
+func (l *client) received(ctx context.Context, before sentAt, now time.Time,
 	answer store.Answer) (store.Answer, error) {
 	var said pending.Lines
 	defer said.Write(l.log)
+	l.answered(ctx, &said, now, now.Sub(before.at))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	contact, t := &l.mu.contact, &l.mu.clock
-	if !contact.Away.IsZero() && l.mu.saidAway {
-		said.Add(hclog.Info, "etcd answers again", append(traceID(ctx), "away",
-			now.Sub(contact.Away).Round(time.Millisecond))...)
-	}
-	contact.answered(now, now.Sub(before.at))
+	t := &l.mu.clock
 	if pinned := l.mu.identity.ClusterID; pinned != 0 && pinned != answer.ClusterID {
 		t.checked = check{}
 		return store.Answer{}, allocator.Errorf(allocator.WentBack, "%w",
@@ -234,22 +196,10 @@ func (l *Ledger) received(ctx context.Context, before sentAt, now time.Time,
 	return answer, nil
 }
 
-// sawBack counts and logs err, which says that etcd went back in time, and returns
-// it. If leasing is halted because of it, setState counts that.
-func (l *Ledger) sawBack(ctx context.Context, err error) error {
-	l.regressions.Add(1)
-	l.wentBackLog.Log(time.Now(), l.log.Error, "etcd went back in time", append(traceID(ctx), "error", err)...)
-	return err
-}
-
-// Regressions returns how often this ledger saw etcd go back in time, or
-// leasing halted because another process did.
-func (l *Ledger) Regressions() int64 { return l.regressions.Load() }
-
 // Read sends a transaction that changes nothing until it is answered or ctx
 // ends, for at most two tries' time. If `march recover` has moved the cluster to another
 // etcd cluster, it asks there.
-func (l *Ledger) Read(ctx context.Context, txn store.Txn) (store.Answer, error) {
+func (l *client) Read(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	return store.Retry(ctx, l.tryFor(), func(ctx context.Context) (store.Answer, error) {
 		for {
 			answer, err := l.Try(ctx, txn)
@@ -261,7 +211,7 @@ func (l *Ledger) Read(ctx context.Context, txn store.Txn) (store.Answer, error) 
 }
 
 // Gets reads keys in one transaction.
-func (l *Ledger) Gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
+func (l *client) Gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
 	return l.Read(ctx, store.Txn{Then: ops})
 }
 
@@ -269,7 +219,7 @@ func (l *Ledger) Gets(ctx context.Context, ops ...store.Op) (store.Answer, error
 const keysAtOnce = 100
 
 // readKeys reads keys, and calls use with each page of them, what they showed, and what was known before.
-func (l *Ledger) readKeys(ctx context.Context, keys []string,
+func (l *client) readKeys(ctx context.Context, keys []string,
 	use func(page []string, before sentAt, answer store.Answer) error) error {
 	for page := range slices.Chunk(keys, keysAtOnce) {
 		ops := make([]store.Op, len(page))
@@ -290,7 +240,7 @@ func (l *Ledger) readKeys(ctx context.Context, keys []string,
 
 // Attach reads the cluster's identity, once. Its errors are Refused if there is no
 // cluster yet, or it is another than configured.
-func (l *Ledger) Attach(ctx context.Context) error {
+func (l *client) Attach(ctx context.Context) error {
 	if l.pinned().UUID != "" {
 		return nil
 	}
@@ -312,7 +262,7 @@ func (l *Ledger) Attach(ctx context.Context) error {
 
 // expects notes the version of the layout that was read, which the next probe assumes, and returns it; 0 if it cannot
 // be read.
-func (l *Ledger) expects(layout []store.KV) int64 {
+func (l *knowledge) expects(layout []store.KV) int64 {
 	var v record.Layout
 	if len(layout) == 0 || json.Unmarshal(layout[0].Value, &v) != nil || v.Version < 1 {
 		return 0
@@ -323,7 +273,7 @@ func (l *Ledger) expects(layout []store.KV) int64 {
 
 // AttachToRead is Attach for processes that only read. It is no error if the identity
 // cannot be read: such a process can show the cluster anyway. Other errors are Attach's.
-func (l *Ledger) AttachToRead(ctx context.Context) error {
+func (l *client) AttachToRead(ctx context.Context) error {
 	err := l.Attach(ctx)
 	if _, damaged := errors.AsType[*record.KeyError](err); damaged && allocator.KindOf(err) != allocator.Refused {
 		return nil
@@ -332,7 +282,7 @@ func (l *Ledger) AttachToRead(ctx context.Context) error {
 }
 
 // pin makes id the cluster's identity from now on.
-func (l *Ledger) pin(id record.Identity, clusterID uint64) error {
+func (l *knowledge) pin(id record.Identity, clusterID uint64) error {
 	if err := id.Check(l.keys, l.cfg.UUID, clusterID); err != nil {
 		return err
 	}
@@ -341,13 +291,13 @@ func (l *Ledger) pin(id record.Identity, clusterID uint64) error {
 }
 
 // Cluster returns a reader of this cluster that does not take part in the protocol.
-func (l *Ledger) Cluster() *record.Cluster {
+func (l *client) Cluster() *record.Cluster {
 	return &record.Cluster{Store: l.store, Keys: l.keys, UUID: l.cfg.UUID,
 		TryTimeout: l.tryFor(), Now: l.now, Log: l.log}
 }
 
 // Identity returns the cluster's identity. Its errors are Attach's.
-func (l *Ledger) Identity(ctx context.Context) (record.Identity, error) {
+func (l *client) Identity(ctx context.Context) (record.Identity, error) {
 	if err := l.Attach(ctx); err != nil {
 		return record.Identity{}, err
 	}
@@ -355,39 +305,22 @@ func (l *Ledger) Identity(ctx context.Context) (record.Identity, error) {
 }
 
 // pinned returns the identity with which answers are compared, zero before Attach.
-func (l *Ledger) pinned() (id record.Identity) {
+func (l *knowledge) pinned() (id record.Identity) {
 	l.with(func() { id = l.mu.identity })
 	return id
 }
 
 // UUID returns the cluster's uuid. Its errors are Attach's.
-func (l *Ledger) UUID(ctx context.Context) (string, error) {
+func (l *client) UUID(ctx context.Context) (string, error) {
 	id, err := l.Identity(ctx)
 	return id.UUID, err
 }
 
-// Ping asks within ctx the member of etcd that answers about itself. Its errors are Unavailable
-// and Refused (the server's version is not supported).
-func (l *Ledger) Ping(ctx context.Context) (store.Status, error) {
-	at := time.Now()
-	status, err := l.store.Status(ctx)
-	if err != nil {
-		return status, err
-	}
-	l.mu.Lock()
-	l.mu.pinged, l.mu.pingedAt = status, at
-	if l.mu.contact.Last.IsZero() {
-		l.mu.contact.Latency = time.Since(at)
-	}
-	l.mu.Unlock()
-	return status, store.CheckVersion(status.Version)
-}
-
 // now is the time by this process's clock, as records carry it: see Config.Now.
-func (l *Ledger) now() time.Time { return record.Recorded(l.cfg.Now()) }
+func (l *knowledge) now() time.Time { return record.Recorded(l.cfg.Now()) }
 
 // audit returns the operation that records a change, as Keys.Audited does.
-func (l *Ledger) audit(actor, action, object string, from, to []byte) store.Op {
+func (l *knowledge) audit(actor, action, object string, from, to []byte) store.Op {
 	return l.keys.Audited(l.now(), actor, action, object, from, to)
 }
 
@@ -404,7 +337,7 @@ var ErrNoCluster = errors.New("no cluster")
 
 // noIdentity returns why the cluster's identity is missing: there is no cluster, as
 // text says, or the key was lost. Its error is Refused, or that of the read.
-func (l *Ledger) noIdentity(ctx context.Context, text string) error {
+func (l *client) noIdentity(ctx context.Context, text string) error {
 	answer, err := l.Gets(ctx, store.OpGet(l.keys.Identity()), store.OpGet(l.keys.Epoch()),
 		store.OpGet(l.keys.Layout()))
 	if err != nil {
@@ -417,7 +350,7 @@ func (l *Ledger) noIdentity(ctx context.Context, text string) error {
 }
 
 // otherCluster returns the error that etcd has another cluster than the one that this process knows.
-func (l *Ledger) otherCluster(id record.Identity) error {
+func (l *knowledge) otherCluster(id record.Identity) error {
 	return allocator.Errorf(allocator.Refused,
 		"%s belongs to cluster %s by now, and was cluster %s: a wrong endpoint, or another etcd's data",
 		l.keys, id.UUID, l.pinned().UUID)
@@ -425,7 +358,7 @@ func (l *Ledger) otherCluster(id record.Identity) error {
 
 // moved reports whether err came up because the cluster was moved to another etcd
 // cluster, so that the request must be repeated.
-func (l *Ledger) moved(ctx context.Context, err error) bool {
+func (l *client) moved(ctx context.Context, err error) bool {
 	var other *record.OtherClusterError
 	if !errors.As(err, &other) {
 		return false
@@ -442,7 +375,7 @@ func (l *Ledger) moved(ctx context.Context, err error) bool {
 // whether it did. It leaves to classify whether that epoch is an old one that was
 // missed. classify then halts leasing, so that an operator recovers instead of
 // looking for a wrong endpoint.
-func (l *Ledger) moveToCluster(ctx context.Context) (bool, error) {
+func (l *client) moveToCluster(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.tryFor())
 	defer cancel()
 	answer, err := l.store.Txn(ctx, store.Txn{Then: []store.Op{store.OpGet(l.keys.Identity()),

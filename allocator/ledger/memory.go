@@ -25,6 +25,7 @@ const maxSeen = 1000
 // answers, so that Memory misses no lease.
 type memory struct {
 	process
+	troubles
 	journal      *journal.Journal // nil for none
 	admission    admission
 	incarnations []string     // of the processes with this memory, in order; it stays once the instance has joined
@@ -33,9 +34,9 @@ type memory struct {
 
 	mu struct {
 		sync.Mutex
-		marks       map[allocator.Tag]*ownMark
+		marks       ownMarks
 		steps       map[allocator.Tag]int64 // by how much the process before raised marks with a lease; see TakeStep
-		windows     map[record.WorkerID]ownWindow
+		windows     ownWindows
 		sequence    int64                 // grows with each change of marks
 		seen        []record.SeenInstance // the oldest first
 		seenUnder   string                // the last epoch that seen is of
@@ -44,9 +45,6 @@ type memory struct {
 		unconfirmed bool                  // it begins with this process, and nothing was leased yet: see unconfirmed.go
 		leaser      string                // of the incarnations, the one that leased last; empty if nothing was leased
 		barred      Barred                // while a recover has barred this instance
-		leases      failures              // failed leases, if not because of their tag alone
-		beats       failures              // failed heartbeats
-		probes      failures              // probes before heartbeats that failed because of a key that they read
 		cutOff      string                // the epoch under which it compares its leases, having dropped its segments
 		raises      bool                  // it raises marks that do not cover them
 		uncompared  []allocator.Tag       // the tags whose leases it has not compared yet, sorted
@@ -83,24 +81,25 @@ type written struct {
 	formats   int
 }
 
-// mark returns the memory of a tag's mark, or the zero value. The caller holds the
-// lock.
-func (m *memory) mark(tag allocator.Tag) ownMark {
-	if own := m.mu.marks[tag]; own != nil {
+// ownMarks has the memory of each tag's mark. It has pointers, because more than half of a map's slots may be empty.
+type ownMarks map[allocator.Tag]*ownMark
+
+// of returns the memory of a tag's mark, or the zero value.
+func (m ownMarks) of(tag allocator.Tag) ownMark {
+	if own := m[tag]; own != nil {
 		return *own
 	}
 	return ownMark{}
 }
 
-// setMark remembers a tag's mark. The map has pointers, because more than half of a
-// map's slots may be empty. The caller holds the lock.
-func (m *memory) setMark(tag allocator.Tag, own ownMark) {
-	if old := m.mu.marks[tag]; old != nil {
+// set remembers a tag's mark.
+func (m ownMarks) set(tag allocator.Tag, own ownMark) {
+	if old := m[tag]; old != nil {
 		*old = own
 		return
 	}
 	made := own // so that own stays on the stack
-	m.mu.marks[tag] = &made
+	m[tag] = &made
 }
 
 // sends notes that a lease up to next is sent: it may happen, whether its answer
@@ -109,15 +108,15 @@ func (m *memory) setMark(tag allocator.Tag, own ownMark) {
 func (m *memory) sends(tag allocator.Tag, next, total int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	own := m.mark(tag)
+	own := m.mu.marks.of(tag)
 	m.mu.sequence++
 	own.sent, own.total, own.sequence = max(own.sent, next), max(own.total, total), m.mu.sequence
-	m.setMark(tag, own)
+	m.mu.marks.set(tag, own)
 }
 
 // accepts remembers a lease of this instance up to next. The caller holds the lock.
 func (m *memory) accepts(tag allocator.Tag, revision, version, next int64) {
-	own := m.mark(tag)
+	own := m.mu.marks.of(tag)
 	// If a tag has two sources, the answer to one may overtake the answer to the
 	// other.
 	if revision > own.revision {
@@ -127,7 +126,7 @@ func (m *memory) accepts(tag allocator.Tag, revision, version, next int64) {
 		own.leased, own.version = next, version
 	}
 	own.sent, own.sequence, own.shown = max(own.sent, next), m.mu.sequence, true
-	m.setMark(tag, own)
+	m.mu.marks.set(tag, own)
 }
 
 // TakeStep returns about how many IDs of a tag the process before leased at once, 0 if that is not known, and
@@ -229,7 +228,7 @@ func (m *memory) compared(before sentAt, compare func(t *epochClock) bool) bool 
 // must read the mark again, after a probe.
 func (m *memory) compareMark(before sentAt, answer store.Answer, tag allocator.Tag, next int64) bool {
 	return m.compared(before, func(t *epochClock) bool {
-		own := m.mark(tag)
+		own := m.mu.marks.of(tag)
 		if next < own.next {
 			if answer.Revision >= own.revision { // otherwise another answer overtook this one
 				key := m.ledger.keys.Mark(m.room, tag)
@@ -244,7 +243,7 @@ func (m *memory) compareMark(before sentAt, answer store.Answer, tag allocator.T
 		}
 		own.next, own.revision = next, max(answer.Revision, own.revision)
 		own.shown = own.shown || t.shows(before, answer) && next >= own.leased
-		m.setMark(tag, own)
+		m.mu.marks.set(tag, own)
 		return true
 	})
 }
@@ -328,7 +327,7 @@ func (m *memory) load(s journal.State, was record.Memory) {
 	t.total, t.notBefore = max(t.total, was.MarginTotal), max(t.notBefore, was.NotBefore)
 	for tag, mark := range s.Marks {
 		// The leases of earlier processes count as leases of this one.
-		m.setMark(tag, ownMark{next: mark.Next, leased: mark.Next, version: mark.Version})
+		m.mu.marks.set(tag, ownMark{next: mark.Next, leased: mark.Next, version: mark.Version})
 	}
 	for tag, by := range s.Steps {
 		// A floor, a skip or the next period makes a single step far larger, and a chain that starts grows less.
@@ -337,7 +336,7 @@ func (m *memory) load(s journal.State, was record.Memory) {
 		}
 	}
 	for _, lease := range was.Workers {
-		m.setWindow(lease.WorkerID, ownWindow{worker: lease.Worker})
+		m.mu.windows.set(lease.WorkerID, ownWindow{worker: lease.Worker})
 	}
 	m.mu.seen, m.mu.seenUnder, m.mu.epochs, m.mu.leaser = was.Seen, s.SeenUnder, was.Epochs, s.Leaser
 	m.incarnations = slices.Concat(was.Incarnations, m.incarnations)
@@ -377,21 +376,9 @@ func memoryOf(s journal.State) (record.Memory, error) {
 	return m, m.Validate()
 }
 
-// noteSeen writes the processes that were seen under an epoch to the journal. It
-// does not wait for the disk, because the watch calls it. The caller holds the lock.
-func (m *memory) noteSeen(said *pending.Lines, all []record.SeenInstance, under string) {
-	if m.journal == nil || len(all) == 0 {
-		return
-	}
-	if err := m.journal.Note(journal.Record{SeenUnder: under, Seen: slices.Clone(all)}); err != nil {
-		said.Warn("could not write to the journal which instances are registered", "error", err)
-	}
-}
-
 // begin records in the journal that this process writes it from now on.
 func (m *memory) begin(ctx context.Context, dir string) error {
-	m.mu.marks = make(map[allocator.Tag]*ownMark)
-	m.mu.steps = make(map[allocator.Tag]int64)
+	m.mu.marks, m.mu.steps, m.mu.windows = make(ownMarks), make(map[allocator.Tag]int64), make(ownWindows)
 	m.incarnations = []string{m.incarnation}
 	if dir == "" {
 		m.startUnconfirmed()
@@ -459,22 +446,22 @@ func (w ownWindow) at(key string, f Footing) bool {
 		(w.key == key || w.key == "" && (stamp.Revision == f.Stamp.Revision || !f.Layout.Upgraded()))
 }
 
-// setWindow remembers a worker. The caller holds the instance's lock.
-func (m *memory) setWindow(id record.WorkerID, own ownWindow) {
-	if m.mu.windows == nil {
-		m.mu.windows = make(map[record.WorkerID]ownWindow)
-	}
-	m.mu.windows[id] = own
-	if len(m.mu.windows) <= maxWindows {
+// ownWindows are the windows of an instance.
+type ownWindows map[record.WorkerID]ownWindow
+
+// set remembers a worker.
+func (w ownWindows) set(id record.WorkerID, own ownWindow) {
+	w[id] = own
+	if len(w) <= maxWindows {
 		return
 	}
 	first := id
-	for other, own := range m.mu.windows {
-		if !own.held && own.latest().Until < m.mu.windows[first].latest().Until {
+	for other, own := range w {
+		if !own.held && own.latest().Until < w[first].latest().Until {
 			first = other
 		}
 	}
-	delete(m.mu.windows, first)
+	delete(w, first)
 }
 
 // sendsWindow notes that a window is sent: it may be written, whether its answer
@@ -489,7 +476,7 @@ func (m *memory) sendsWindow(id record.WorkerID, w record.Worker) (lowers bool) 
 		// evidence.
 		own.worker = w
 	}
-	m.setWindow(id, own)
+	m.mu.windows.set(id, own)
 	return lowers
 }
 
@@ -504,7 +491,7 @@ func (m *memory) acceptsWindow(id record.WorkerID, revision int64, key string, w
 		// Earlier requests can no longer succeed, because they compare the revision.
 		own.worker, own.sent, own.key, own.revision, own.held = w, w, key, revision, true
 	}
-	m.setWindow(id, own)
+	m.mu.windows.set(id, own)
 	return true
 }
 
@@ -548,7 +535,7 @@ func (m *memory) endsWindow(kv store.KV) bool {
 	}
 	ended := own.held
 	own.held, own.taken = false, max(own.taken, kv.ModRevision)
-	m.setWindow(key.Worker, own)
+	m.mu.windows.set(key.Worker, own)
 	switch {
 	case !ended:
 	case readable && w.From >= own.worker.Until:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/internal/pending"
+	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -641,7 +642,7 @@ func (i *Instance) watched(registrations []store.KV) {
 // parseRegistrations returns the processes that registrations name, and the processes that they replaced
 // without having their memory, under an epoch, or under any if epoch is empty. One that cannot
 // be read is logged and skipped.
-func (l *Ledger) parseRegistrations(found []store.KV, epoch string) []record.SeenInstance {
+func (l *knowledge) parseRegistrations(found []store.KV, epoch string) []record.SeenInstance {
 	var all []record.SeenInstance
 	for _, kv := range found {
 		seen, err := l.keys.SeenIn(kv, epoch)
@@ -705,5 +706,11 @@ func (m *memory) see(all []record.SeenInstance, epoch string) {
 		}
 	}
 	m.mu.seen = record.TrimSeen(seen, maxSeen)
-	m.noteSeen(&said, changed, m.mu.seenUnder) // under the lock, to keep the order
+	if m.journal == nil || len(changed) == 0 {
+		return
+	}
+	// Under the lock, to keep the order. Note does not wait for the disk, because the watch calls this.
+	if err := m.journal.Note(journal.Record{SeenUnder: m.mu.seenUnder, Seen: changed}); err != nil {
+		said.Warn("could not write to the journal which instances are registered", "error", err)
+	}
 }

@@ -16,6 +16,32 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
+// probes reads epoch, layout, beat and status, adopts them, and checks whether etcd went back in time.
+type probes struct {
+	client
+
+	ping struct {
+		sync.Mutex
+		status store.Status // what Ping was answered last; zero once a probe has used it
+		at     time.Time    // when Ping asked
+	}
+}
+
+// Ping asks within ctx the member of etcd that answers about itself. Its errors are Unavailable
+// and Refused (the server's version is not supported).
+func (l *probes) Ping(ctx context.Context) (store.Status, error) {
+	at := time.Now()
+	status, err := l.store.Status(ctx)
+	if err != nil {
+		return status, err
+	}
+	l.ping.Lock()
+	l.ping.status, l.ping.at = status, at
+	l.ping.Unlock()
+	l.pinged(time.Since(at))
+	return status, store.CheckVersion(status.Version)
+}
+
 // probeResult is the result of one probe, and the knowledge when it was sent.
 type probeResult struct {
 	before   sentAt
@@ -43,7 +69,7 @@ const probeAttempts = 8
 // those of attach, WentBack, Unavailable, and Refused for a layout that cannot be
 // used. send is how often it tries: read, or try if the caller has a back-off of its
 // own and must hear of each failure.
-func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layout, error) {
+func (l *probes) probe(ctx context.Context, full bool, send sender) (record.Layout, error) {
 	s, stored, err := l.look(ctx, full, send)
 	l.beatOn(ctx, s)
 	return stored, err
@@ -53,13 +79,13 @@ func (l *Ledger) probe(ctx context.Context, full bool, send sender) (record.Layo
 // layout: it returns the last good one, which stays for serving (the zero record if
 // there is none), together with an *UnusableError, and Leasable returns why nothing
 // is leased.
-func (l *Ledger) Refresh(ctx context.Context) (record.Layout, error) {
+func (l *probes) Refresh(ctx context.Context) (record.Layout, error) {
 	return l.probe(ctx, false, l.Read)
 }
 
 // RefreshTo is Refresh for a caller that wrote the layout itself, in this version,
 // which saves a second probe. 0 stands for the version that was last read.
-func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, error) {
+func (l *probes) RefreshTo(ctx context.Context, version int64) (record.Layout, error) {
 	if version != 0 {
 		l.with(func() { l.mu.version = version })
 	}
@@ -67,7 +93,7 @@ func (l *Ledger) RefreshTo(ctx context.Context, version int64) (record.Layout, e
 }
 
 // beatOn writes the beat that is due by the result of a probe, nil for none. The next probe writes it if that fails.
-func (l *Ledger) beatOn(ctx context.Context, s *probeResult) {
+func (l *probes) beatOn(ctx context.Context, s *probeResult) {
 	if txn := l.nextBeat(s); len(txn.Then) > 0 {
 		if _, err := l.Try(ctx, txn); err != nil {
 			l.log.Debug("beat not written", "error", err)
@@ -77,7 +103,7 @@ func (l *Ledger) beatOn(ctx context.Context, s *probeResult) {
 
 // look is probe, but writes no beat. It returns the result of the last probe, and that reads more keys in its
 // snapshot.
-func (l *Ledger) look(ctx context.Context, full bool, send sender,
+func (l *probes) look(ctx context.Context, full bool, send sender,
 	more ...store.Op) (*probeResult, record.Layout, error) {
 	if err := l.Attach(ctx); err != nil {
 		return nil, record.Layout{}, err
@@ -110,7 +136,7 @@ func (l *Ledger) look(ctx context.Context, full bool, send sender,
 
 // stop halts leasing because of the evidence. An operator's command does not halt:
 // it reports the evidence. See HaltAs.
-func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) error {
+func (l *probes) stop(ctx context.Context, s *probeResult, evidence string) error {
 	by := l.haltsAs()
 	if by == "" {
 		return l.sawBack(ctx, allocator.Errorf(allocator.WentBack,
@@ -129,7 +155,7 @@ func (l *Ledger) stop(ctx context.Context, s *probeResult, evidence string) erro
 // and margins. The operations in also are done in the same transaction. Its errors are
 // Conflict and Unavailable. Only a recover writes a halt over another halt. The
 // halt has the value's margin total, or the given one if that is larger: a recover knows it from a memory.
-func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, total int64, by, why string,
+func (l *probes) HaltOver(ctx context.Context, epoch []byte, total int64, by, why string,
 	also ...store.Op) (store.KV, error) {
 	var was record.Epoch
 	if err := record.Decode(store.KV{Key: l.keys.Epoch(), Value: epoch}, &was); err != nil {
@@ -165,7 +191,7 @@ func (l *Ledger) HaltOver(ctx context.Context, epoch []byte, total int64, by, wh
 
 // haltsAs returns the name under which this process halts leasing if it sees etcd go
 // back in time. It is empty if the process only reports that.
-func (l *Ledger) haltsAs() string {
+func (l *knowledge) haltsAs() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.haltsAs
@@ -174,14 +200,14 @@ func (l *Ledger) haltsAs() string {
 // ordered returns a transaction that reads in the order of all writes. Its condition
 // never holds, so it deletes nothing. But etcd puts a transaction that might write
 // into the order of all writes, which it does not always do with reads.
-func (l *Ledger) ordered(gets ...store.Op) store.Txn {
+func (l *knowledge) ordered(gets ...store.Op) store.Txn {
 	return store.Txn{If: []store.Cond{store.Absent(l.keys.Identity())},
 		Then: []store.Op{{Delete: l.keys.Beat()}}, Else: gets}
 }
 
 // probeOnce sends one probe. It returns nil if the answers were not of one member
 // over one connection.
-func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender, more []store.Op) (*probeResult, error) {
+func (l *probes) probeOnce(ctx context.Context, full bool, send sender, more []store.Op) (*probeResult, error) {
 	s := &probeResult{before: l.before()}
 	s.certain = s.before.suspicion != nil
 	s.full = full || s.certain && l.haltsAs() != ""
@@ -240,32 +266,29 @@ func (l *Ledger) probeOnce(ctx context.Context, full bool, send sender, more []s
 // must be known beforehand, because etcd would read the whole history to find its
 // end. If the layout has another version, otherVersion returns true, and the probe
 // is repeated.
-func (l *Ledger) historyAt(version int64) store.Op {
+func (l *knowledge) historyAt(version int64) store.Op {
 	within := store.Interval{Key: l.keys.LayoutAt(max(version-1, 0)), End: store.PrefixEnd(l.keys.Layouts())}
 	return store.Op{Get: &store.Get{Interval: within, Limit: 4}}
 }
 
 // otherVersion reports whether the layout that s saw has another version than s
 // assumed, and notes that version.
-func (l *Ledger) otherVersion(s *probeResult) bool {
+func (l *knowledge) otherVersion(s *probeResult) bool {
 	version := l.expects(s.answer.Got[1])
 	return version > 0 && version != s.version && version != s.version+1
 }
 
 // askStatus asks a member for its status beside what a full probe reads, which saves a round trip. early waits for the
 // answer, which is zero if there is none; stop ends the question. The answer to a Ping of a moment ago is as good.
-func (l *Ledger) askStatus(ctx context.Context, s *probeResult) (early func() store.Status, stop func()) {
+func (l *probes) askStatus(ctx context.Context, s *probeResult) (early func() store.Status, stop func()) {
 	if !s.full {
 		return nil, func() {}
 	}
-	var pinged store.Status // what Ping was answered, if that is not old; it counts once
-	l.with(func() {
-		if allocator.Elapsed(l.mu.pingedAt, time.Now()) < checkFor {
-			pinged = l.mu.pinged
-		}
-		l.mu.pinged = store.Status{}
-	})
-	if pinged.Connection != 0 {
+	l.ping.Lock()
+	pinged, at := l.ping.status, l.ping.at // it counts once
+	l.ping.status = store.Status{}
+	l.ping.Unlock()
+	if pinged.Connection != 0 && allocator.Elapsed(at, time.Now()) < checkFor {
 		return func() store.Status { return pinged }, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -277,7 +300,7 @@ func (l *Ledger) askStatus(ctx context.Context, s *probeResult) (early func() st
 
 // status returns the status of the member that answered s. One that was asked for before that answer counts if it came
 // over the same connection, and its raft index is not below the beat's: within one process the index only grows.
-func (l *Ledger) status(ctx context.Context, s *probeResult, early store.Status) (store.Status, error) {
+func (l *probes) status(ctx context.Context, s *probeResult, early store.Status) (store.Status, error) {
 	if early.Sender == s.answer.Sender && early.RaftIndex >= s.beat.RaftIndex {
 		return early, nil
 	}
@@ -286,7 +309,7 @@ func (l *Ledger) status(ctx context.Context, s *probeResult, early store.Status)
 
 // nextOf returns a mark's next, or the end of a worker's window; 0 if there is none. An
 // unreadable value is not evidence: no lease relies on it.
-func (l *Ledger) nextOf(found []store.KV) int64 {
+func (l *knowledge) nextOf(found []store.KV) int64 {
 	if len(found) == 0 {
 		return 0
 	}
@@ -312,7 +335,7 @@ func untilOf(kv store.KV) int64 {
 
 // readIdentity reads identity and beat. Its error is Refused if another cluster
 // answers: that stops only this process, and does not halt the others.
-func (l *Ledger) readIdentity(ctx context.Context, s *probeResult) error {
+func (l *probes) readIdentity(ctx context.Context, s *probeResult) error {
 	kv, ok := s.answer.One(3)
 	if !ok {
 		return l.noIdentity(ctx, clusterGone)
@@ -343,7 +366,7 @@ const (
 )
 
 // classify adopts the state that s saw, or returns why not.
-func (l *Ledger) classify(s *probeResult) (stored record.Layout, v verdict, evidence string, err error) {
+func (l *knowledge) classify(s *probeResult) (stored record.Layout, v verdict, evidence string, err error) {
 	var said pending.Lines
 	defer said.Write(l.log)
 	l.mu.Lock()
@@ -442,12 +465,12 @@ const (
 // checkLasts returns how long the last check is still good. It lasts longer where etcd is far away, and an instance
 // makes the next one ahead of need: a check takes two round trips, and a heartbeat may come before it. The caller
 // holds the lock.
-func (l *Ledger) checkLasts() (left, ahead time.Duration) {
+func (l *probes) checkLasts() (left, ahead time.Duration) {
 	at := l.mu.clock.checked.at
 	if at.IsZero() {
 		return 0, 0
 	}
-	latency := l.mu.contact.Latency
+	latency := l.Contact().Latency
 	return max(checkFor, 8*latency) - allocator.Elapsed(at, time.Now()), max(checkAhead, 4*latency)
 }
 
@@ -465,7 +488,7 @@ func (s *probeResult) restored() string {
 
 // beatDue reports whether this process writes the beat: the one that s saw is old, or the raft log has grown far past
 // it.
-func (l *Ledger) beatDue(s *probeResult) bool {
+func (l *probes) beatDue(s *probeResult) bool {
 	age := l.now().Sub(s.beat.Time)
 	fresh := age >= 0 && age < beatEvery && s.status.RaftIndex/beatGrowth < s.beat.RaftIndex
 	return (s.beatKV.ModRevision == 0 || !fresh) && l.haltsAs() != ""
@@ -473,7 +496,7 @@ func (l *Ledger) beatDue(s *probeResult) bool {
 
 // nextBeat returns the transaction that writes the beat over the one that s saw, under the epoch that s saw; the empty
 // one if no beat is due. Its index is not below that of the last one, as that would be evidence.
-func (l *Ledger) nextBeat(s *probeResult) (txn store.Txn) {
+func (l *probes) nextBeat(s *probeResult) (txn store.Txn) {
 	if s == nil || !s.full || s.state.halted != nil || s.state.problem != nil || !l.beatDue(s) {
 		return txn
 	}

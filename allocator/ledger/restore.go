@@ -384,7 +384,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 	var own ownMark
 	var epochs []string // that the instance was in
 	var raising bool
-	m.with(func() { own, epochs, raising = m.mark(tag), m.mu.epochs, m.mu.raises })
+	m.with(func() { own, epochs, raising = m.mu.marks.of(tag), m.mu.epochs, m.mu.raises })
 	var terms record.Numbers
 	var none record.Mark
 	if len(found[0]) > 0 {
@@ -448,7 +448,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 	// The end of the instance's leases stays: a later recover may go on without this instance again.
 	m.with(func() {
 		m.mu.sequence++
-		m.setMark(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version,
+		m.mu.marks.set(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version,
 			total: own.total, sequence: m.mu.sequence})
 	})
 	if began >= 0 && i.alarm != nil {

@@ -1,10 +1,13 @@
 package ledger
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -13,7 +16,53 @@ import (
 	"github.com/march-id/march/allocator/ledger/internal/pending"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/throttle"
 )
+
+// knowledge is what this process knows of etcd: the cluster's identity, the clock of epochs, the state.
+type knowledge struct {
+	cfg  Config
+	keys record.Keys
+	log  hclog.Logger
+
+	regressions   atomic.Int64
+	confirmations atomic.Pointer[confirmations] // see Confirmed; never nil, stored under mu
+
+	// Throttles for messages about conditions that last and would be logged again
+	// and again.
+	wentBackLog, refusedLog throttle.Log
+
+	mu struct {
+		sync.Mutex
+		identity record.Identity // zero until the cluster's was read
+		clock    epochClock
+		state    *State        // never nil
+		changed  chan struct{} // closed when state is replaced
+		version  int64         // of the layout, as last read; see historyAt
+		// the name under which this process halts leasing if etcd goes back; empty if it may not
+		haltsAs  string
+		instance *Instance // this process's; nil if it has none
+	}
+}
+
+// with calls do under the lock.
+func (l *knowledge) with(do func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	do()
+}
+
+// sawBack counts and logs err, which says that etcd went back in time, and returns
+// it. If leasing is halted because of it, setState counts that.
+func (l *knowledge) sawBack(ctx context.Context, err error) error {
+	l.regressions.Add(1)
+	l.wentBackLog.Log(time.Now(), l.log.Error, "etcd went back in time", append(traceID(ctx), "error", err)...)
+	return err
+}
+
+// Regressions returns how often this ledger saw etcd go back in time, or
+// leasing halted because another process did.
+func (l *knowledge) Regressions() int64 { return l.regressions.Load() }
 
 // State is a ledger's knowledge of epoch and layout: one snapshot, immutable.
 type State struct {
@@ -86,21 +135,21 @@ func (s *State) stamp() record.Stamp {
 }
 
 // State returns the state and a channel that is closed when it is replaced.
-func (l *Ledger) State() (*State, <-chan struct{}) {
+func (l *knowledge) State() (*State, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.mu.state, l.mu.changed
 }
 
 // Revision returns that of etcd when the state was read.
-func (l *Ledger) Revision() int64 {
+func (l *knowledge) Revision() int64 {
 	s, _ := l.State()
 	return s.revision
 }
 
 // epoch returns the epoch in force as this process knows it, empty where there
 // is none.
-func (l *Ledger) epoch() string {
+func (l *knowledge) epoch() string {
 	s, _ := l.State()
 	return s.epoch
 }
@@ -108,13 +157,13 @@ func (l *Ledger) epoch() string {
 // Layout returns the layout as this process knows it, and a channel that is
 // closed when it knows a newer one. The record is zero before the first
 // Refresh or Run read it.
-func (l *Ledger) Layout() (record.Layout, <-chan struct{}) {
+func (l *knowledge) Layout() (record.Layout, <-chan struct{}) {
 	s, changed := l.State()
 	return s.layout, changed
 }
 
 // Holds returns the conditions that epoch and layout are state's.
-func (l *Ledger) Holds(state *State) []store.Cond {
+func (l *knowledge) Holds(state *State) []store.Cond {
 	return []store.Cond{
 		l.HoldsEpoch(state),
 		{Key: l.keys.Layout(), ModRevision: state.layout.Revision},
@@ -122,14 +171,14 @@ func (l *Ledger) Holds(state *State) []store.Cond {
 }
 
 // HoldsEpoch returns the condition that the epoch is state's.
-func (l *Ledger) HoldsEpoch(state *State) store.Cond {
+func (l *knowledge) HoldsEpoch(state *State) store.Cond {
 	return store.HasValue(l.keys.Epoch(), state.raw)
 }
 
 // parseState reads a state from the answer to a probe. Epoch, layout, the history around
 // its version (see historyAt) and settings are of one snapshot. So even a process that
 // has just started detects an invalid layout.
-func (l *Ledger) parseState(answer store.Answer) *State {
+func (l *knowledge) parseState(answer store.Answer) *State {
 	s := &State{revision: answer.Revision}
 	epoch, ok := answer.One(0)
 	if !ok {
@@ -176,7 +225,7 @@ func (l *Ledger) parseState(answer store.Answer) *State {
 // checkHistory checks a layout against its own key of the history and the keys
 // beside that: it must be the newest, and its list of all rooms so far must not
 // have shrunk.
-func (l *Ledger) checkHistory(stored record.Layout, layout store.KV, history []store.KV) error {
+func (l *knowledge) checkHistory(stored record.Layout, layout store.KV, history []store.KV) error {
 	own := l.keys.LayoutAt(stored.Layout.Version)
 	at := slices.IndexFunc(history, func(kv store.KV) bool { return kv.Key == own })
 	switch {
@@ -213,7 +262,7 @@ func grown(now, was record.Layout) error {
 	return nil
 }
 
-func (l *Ledger) invalid(what, format string, args ...any) error {
+func (l *knowledge) invalid(what, format string, args ...any) error {
 	return &UnusableError{allocator.Errorf(allocator.Refused,
 		"the %s in etcd cannot be used, nothing is leased until it is repaired: %w", what, fmt.Errorf(format, args...))}
 }
@@ -229,7 +278,7 @@ func (e *UnusableError) Unwrap() error { return e.err }
 
 // setState replaces the state by next, unless the present one is newer. The caller
 // holds the lock.
-func (l *Ledger) setState(said *pending.Lines, next *State) (record.Layout, error) {
+func (l *knowledge) setState(said *pending.Lines, next *State) (record.Layout, error) {
 	old := l.mu.state
 	was := old.layout
 	switch sameEpoch := next.id() == "" || next.id() == old.id(); {
@@ -305,7 +354,7 @@ type TagChange struct {
 	Err      error               // why it cannot be read: a *record.KeyError
 }
 
-func (l *Ledger) tagChange(name allocator.Tag, kv store.KV) TagChange {
+func (l *knowledge) tagChange(name allocator.Tag, kv store.KV) TagChange {
 	if kv.ModRevision == 0 {
 		return TagChange{Name: name}
 	}
@@ -331,7 +380,7 @@ var errEntering = &allocator.Error{Kind: allocator.Unavailable,
 	Msg: "a new epoch began: this instance first compares its leases with the marks"}
 
 // refusal returns why nothing can be leased now. The caller holds the lock.
-func (l *Ledger) refusal() error {
+func (l *knowledge) refusal() error {
 	if err := l.mu.state.Refusal(); err != nil {
 		return err
 	}

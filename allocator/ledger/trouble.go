@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -44,25 +45,32 @@ func (f *failures) note(now time.Time, err error) {
 // again.
 const failuresLast = 10 * time.Second
 
+// troubles has the failures of an instance's own leases, heartbeats and probes.
+type troubles struct {
+	failed struct {
+		sync.Mutex
+		leases failures // if not because of their tag alone
+		beats  failures
+		probes failures // before heartbeats, because of a key that they read
+	}
+}
+
 // Trouble returns why this instance cannot lease any tag: for example leasing is
 // halted, the journal cannot be written, or etcd takes no writes.
 func (m *memory) Trouble() Trouble {
-	l := m.ledger
-	journal := m.journalReady()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	leases, beats, probes := &m.mu.leases, &m.mu.beats, &m.mu.probes
+	journal, halted, err := m.journalReady(), false, error(nil)
+	m.ledger.with(func() { halted, err = m.ledger.mu.state.halted != nil, m.ledger.refusal() })
+	m.failed.Lock()
+	defer m.failed.Unlock()
+	leases, beats, probes := &m.failed.leases, &m.failed.beats, &m.failed.probes
 	if leases.err != nil && allocator.Elapsed(leases.last, time.Now()) > failuresLast {
 		*leases = failures{}
 	}
-	err := l.refusal()
 	if errors.Is(err, errEntering) {
 		err = nil
 	}
 	switch {
-	case err != nil && (l.mu.state.halted != nil || leases.err == nil && beats.err == nil && probes.err == nil):
+	case err != nil && (halted || leases.err == nil && beats.err == nil && probes.err == nil):
 		return Trouble{Err: err}
 	case journal != nil:
 		return Trouble{journal, leases.since}
@@ -83,11 +91,11 @@ func (m *memory) Trouble() Trouble {
 }
 
 // noted notes that no lease of any tag can be made because of err, and returns err.
-func (m *memory) noted(err error) error {
+func (t *troubles) noted(err error) error {
 	if err != nil && !errors.Is(err, errEntering) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.mu.leases.note(time.Now(), err)
+		t.failed.Lock()
+		defer t.failed.Unlock()
+		t.failed.leases.note(time.Now(), err)
 	}
 	return err
 }
@@ -95,24 +103,31 @@ func (m *memory) noted(err error) error {
 // noteProbe notes the outcome of a probe. In an idle instance nothing else shows that a
 // lease would fail because a key cannot be read. Errors that Leasable returns need no
 // note.
-func (m *memory) noteProbe(err error) {
+func (t *troubles) noteProbe(err error) {
 	_, unusable := errors.AsType[*UnusableError](err)
 	if _, damaged := errors.AsType[*record.KeyError](err); !damaged || unusable {
 		err = nil
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.probes.note(time.Now(), err)
+	t.failed.Lock()
+	defer t.failed.Unlock()
+	t.failed.probes.note(time.Now(), err)
 }
 
 // noteBeat notes the outcome of a heartbeat.
-func (m *memory) noteBeat(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.beats.note(time.Now(), err)
-	if err == nil && allocator.KindOf(m.mu.leases.err) == allocator.Unavailable {
-		m.mu.leases = failures{} // etcd takes writes again, and the next lease may be far away
+func (t *troubles) noteBeat(err error) {
+	t.failed.Lock()
+	defer t.failed.Unlock()
+	t.failed.beats.note(time.Now(), err)
+	if err == nil && allocator.KindOf(t.failed.leases.err) == allocator.Unavailable {
+		t.failed.leases = failures{} // etcd takes writes again, and the next lease may be far away
 	}
+}
+
+// leased notes that a lease was made.
+func (t *troubles) leased() {
+	t.failed.Lock()
+	defer t.failed.Unlock()
+	t.failed.leases, t.failed.probes = failures{}, failures{}
 }
 
 // rightsEvery is how often an instance asks etcd for its user's rights while it lacks none.
@@ -120,7 +135,7 @@ const rightsEvery = 10 * time.Minute
 
 // WrongRights returns which rights of a role the user of this process lacks in etcd, and which it
 // has that let it write other rooms' keys.
-func (l *Ledger) WrongRights(ctx context.Context, role record.Role) (missing, more []store.Right, err error) {
+func (l *client) WrongRights(ctx context.Context, role record.Role) (missing, more []store.Right, err error) {
 	has, err := store.RightsOf(ctx, l.store)
 	if err != nil {
 		return nil, nil, err
@@ -135,7 +150,7 @@ func (l *Ledger) WrongRights(ctx context.Context, role record.Role) (missing, mo
 
 // MayRegister checks that the user of this process may read the cluster, and write the registration and the heartbeats
 // of an instance. Its errors are Denied, and those of a question to etcd.
-func (l *Ledger) MayRegister(ctx context.Context, room allocator.Room, name allocator.Instance) error {
+func (l *client) MayRegister(ctx context.Context, room allocator.Room, name allocator.Instance) error {
 	has, err := store.RightsOf(ctx, l.store)
 	if err != nil {
 		return err
@@ -191,7 +206,7 @@ func (i *Instance) WrongRights() (missing, more []store.Right) {
 
 // Damage returns what a key that cannot be read stops, and what to do about it.
 // migration is the ID of the migration that is under way, empty for none.
-func (l *Ledger) Damage(key, migration string) record.Damage {
+func (l *knowledge) Damage(key, migration string) record.Damage {
 	var version int64
 	l.with(func() { version = l.mu.version })
 	return l.keys.Damage(key, version, migration)

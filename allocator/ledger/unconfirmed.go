@@ -27,8 +27,7 @@ import (
 // confirmed and sees nothing. It may lease IDs that other instances leased, if their
 // journals are gone. The documentation says so.
 
-// admission is whether an instance may lease, apart from what etcd shows. Its lock comes
-// after the ledger's.
+// admission is whether an instance may lease, apart from what etcd shows.
 type admission struct {
 	demands bool // a journal is required, whatever the cluster's settings say
 
@@ -110,14 +109,14 @@ func (m *memory) startUnconfirmed() {
 
 // Unconfirmed reports whether this process leases nothing because it started without its
 // journal, which is required, and its marks are not confirmed yet.
-func (l *Ledger) Unconfirmed() bool {
+func (l *knowledge) Unconfirmed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unconfirmed()
 }
 
 // unconfirmed is Unconfirmed for a caller that holds the lock.
-func (l *Ledger) unconfirmed() bool {
+func (l *knowledge) unconfirmed() bool {
 	return l.mu.instance != nil && l.mu.instance.admission.refuses(l.mu.state)
 }
 

@@ -37,6 +37,12 @@ func DefaultConfig() Config { return Config{MaxTags: defaultMaxTags} }
 // Kind: Unavailable if etcd did not answer in time. A change may then have happened or
 // not.
 type Admin struct {
+	view
+	tagCount tagCount
+}
+
+// view reads what a cluster shares.
+type view struct {
 	// Ledger is this process's view of the cluster. All transactions go through it.
 	Ledger *ledger.Ledger
 
@@ -46,7 +52,6 @@ type Admin struct {
 	now  func() time.Time // the time of records, by this process's clock
 	log  hclog.Logger
 
-	tagCount   tagCount
 	lastActive atomic.Pointer[string] // the ID of the migration that was under way when it was last read
 }
 
@@ -54,16 +59,16 @@ type Admin struct {
 func New(l *ledger.Ledger, cfg Config) *Admin {
 	cfg.MaxTags, cfg.Formats = cmp.Or(cfg.MaxTags, defaultMaxTags), cmp.Or(cfg.Formats, record.Formats)
 	c := l.Cluster()
-	return &Admin{Ledger: l, cfg: cfg, uuid: c.UUID, keys: c.Keys, now: c.Now, log: c.Log}
+	return &Admin{view: view{Ledger: l, cfg: cfg, uuid: c.UUID, keys: c.Keys, now: c.Now, log: c.Log}}
 }
 
 // audit returns the operation that records a change, as Keys.Audited does.
-func (a *Admin) audit(actor, action, object string, from, to []byte) store.Op {
+func (a *view) audit(actor, action, object string, from, to []byte) store.Op {
 	return a.keys.Audited(a.now(), actor, action, object, from, to)
 }
 
 // ActiveMigration returns the migration that is under way, if one is.
-func (a *Admin) ActiveMigration(ctx context.Context) (record.Migration, bool, error) {
+func (a *view) ActiveMigration(ctx context.Context) (record.Migration, bool, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Migration{}, false, err
 	}
@@ -75,7 +80,7 @@ func (a *Admin) ActiveMigration(ctx context.Context) (record.Migration, bool, er
 }
 
 // readActive reads what activeOf needs: which migration is under way, and the one that was when it was last read.
-func (a *Admin) readActive() []store.Op {
+func (a *view) readActive() []store.Op {
 	last := ""
 	if id := a.lastActive.Load(); id != nil {
 		last = *id
@@ -83,7 +88,7 @@ func (a *Admin) readActive() []store.Op {
 	return []store.Op{store.OpGet(a.keys.ActiveMigration()), store.OpGet(a.keys.Migration(last))}
 }
 
-func (a *Admin) activeOf(ctx context.Context, got [][]store.KV) (record.Migration, bool, error) {
+func (a *view) activeOf(ctx context.Context, got [][]store.KV) (record.Migration, bool, error) {
 	if len(got[0]) == 0 {
 		return record.Migration{}, false, nil
 	}
@@ -108,7 +113,7 @@ func (a *Admin) activeOf(ctx context.Context, got [][]store.KV) (record.Migratio
 
 // Migration returns a migration. Its error is NotFound if there is none with that
 // ID.
-func (a *Admin) Migration(ctx context.Context, id string) (record.Migration, error) {
+func (a *view) Migration(ctx context.Context, id string) (record.Migration, error) {
 	if _, err := ulid.ParseStrict(id); err != nil {
 		return record.Migration{}, allocator.Errorf(allocator.Invalid,
 			"migration: %q is not an ID of one (26 letters and digits)", id)

@@ -63,7 +63,7 @@ func (a *Admin) LoggedOut(ctx context.Context, subject string, ids []ulid.ULID) 
 }
 
 // Logouts returns by subject the sessions that ended in entries of the audit since a time, the oldest first.
-func (a *Admin) Logouts(ctx context.Context, since time.Time) (map[string][]ulid.ULID, error) {
+func (a *view) Logouts(ctx context.Context, since time.Time) (map[string][]ulid.ULID, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (a *Admin) Logouts(ctx context.Context, since time.Time) (map[string][]ulid
 
 // Audits returns up to n entries of changes and of refusals older than the one before, empty for no bound, the newest
 // first, and the keys among them that cannot be read.
-func (a *Admin) Audits(ctx context.Context, before string,
+func (a *view) Audits(ctx context.Context, before string,
 	n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
 	for _, ring := range a.keys.Rings() {
 		of, unreadable, err := a.entries(ctx, ring, before, n)
@@ -120,7 +120,7 @@ func (a *Admin) Audits(ctx context.Context, before string,
 // thousand entries. The entries' IDs begin with their time. So entries goes back in
 // windows that grow, reads each forwards, and takes a smaller window if one has too
 // many entries.
-func (a *Admin) entries(ctx context.Context, ring, before string,
+func (a *view) entries(ctx context.Context, ring, before string,
 	n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err

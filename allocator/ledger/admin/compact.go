@@ -20,7 +20,7 @@ type StoreSize struct {
 
 // StoreSize asks etcd for the size of its database, and for its alarms. Its errors are ledger.Ledger.Attach's,
 // Unavailable, and WentBack if another etcd cluster answers.
-func (a *Admin) StoreSize(ctx context.Context) (StoreSize, error) {
+func (a *view) StoreSize(ctx context.Context) (StoreSize, error) {
 	status, err := a.Ledger.Cluster().Status(ctx)
 	if err != nil {
 		return StoreSize{}, err
@@ -57,7 +57,7 @@ func (a *Admin) Compact(ctx context.Context, revision int64) error {
 
 // Compacted returns up to which revision etcd's history was compacted, 0 where it never was.
 // Its errors are ledger.Ledger.Attach's, the watch's and ctx's.
-func (a *Admin) Compacted(ctx context.Context) (int64, error) {
+func (a *view) Compacted(ctx context.Context) (int64, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return 0, err
 	}

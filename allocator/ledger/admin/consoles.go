@@ -30,7 +30,7 @@ func (a *Admin) Announce(ctx context.Context, process, address string) error {
 	if err != nil {
 		return err
 	}
-	if kv, there := answer.One(0); there && a.age(kv, now).Abs() < announceAgain {
+	if kv, there := answer.One(0); there && age(kv, now).Abs() < announceAgain {
 		return nil
 	}
 	layout, err := a.Ledger.Refresh(ctx)
@@ -42,11 +42,11 @@ func (a *Admin) Announce(ctx context.Context, process, address string) error {
 		return err
 	}
 	others := slices.DeleteFunc(answer.Got[0], func(kv store.KV) bool { return kv.Key == key })
-	slices.SortFunc(others, func(x, y store.KV) int { return cmp.Compare(a.age(y, now), a.age(x, now)) })
+	slices.SortFunc(others, func(x, y store.KV) int { return cmp.Compare(age(y, now), age(x, now)) })
 	_, halted := a.Ledger.Halted()
 	txn := store.Txn{If: a.Ledger.Holds(state)}
 	for i, kv := range others[:min(len(others), store.MaxOps/2)] {
-		if len(others)-i >= record.MaxConsoles || !halted && a.age(kv, now) > consoleGone {
+		if len(others)-i >= record.MaxConsoles || !halted && age(kv, now) > consoleGone {
 			txn.Then = append(txn.Then, store.Op{Delete: kv.Key})
 		}
 	}
@@ -56,7 +56,7 @@ func (a *Admin) Announce(ctx context.Context, process, address string) error {
 }
 
 // age returns how old a console's key is at a time; one that cannot be read is from the beginning.
-func (a *Admin) age(kv store.KV, now time.Time) time.Duration {
+func age(kv store.KV, now time.Time) time.Duration {
 	var v record.Console
 	_ = record.Decode(kv, &v)
 	return now.Sub(v.Time)

@@ -47,7 +47,7 @@ type TagForecast struct {
 
 // Forecaster returns the forecaster of changes from the current layout, which
 // Refresh returned, to each of layouts, of which there must be one.
-func (a *Admin) Forecaster(from record.Layout, layouts ...allocator.Layout) *Forecaster {
+func (a *view) Forecaster(from record.Layout, layouts ...allocator.Layout) *Forecaster {
 	known, _ := a.Ledger.State()
 	f := &Forecaster{now: known.Under(from), at: a.now()}
 	for _, to := range layouts {

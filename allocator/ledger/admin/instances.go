@@ -11,7 +11,7 @@ import (
 
 // Instances returns the registered instances of a room, or of all when room is
 // empty, by room and name, and the keys among them that cannot be read.
-func (a *Admin) Instances(ctx context.Context, room allocator.Room) ([]record.Instance, []record.KeyError, error) {
+func (a *view) Instances(ctx context.Context, room allocator.Room) ([]record.Instance, []record.KeyError, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -24,12 +24,12 @@ func (a *Admin) Instances(ctx context.Context, room allocator.Room) ([]record.In
 }
 
 // readInstances reads what instancesOf needs.
-func (a *Admin) readInstances(room allocator.Room) []store.Op {
+func (a *view) readInstances(room allocator.Room) []store.Op {
 	return []store.Op{store.OpGetPrefix(a.keys.Registrations(room)), store.OpGetPrefix(a.keys.Heartbeats(room)),
 		store.OpGet(a.keys.Epoch())}
 }
 
-func (a *Admin) instancesOf(got [][]store.KV) ([]record.Instance, []record.KeyError) {
+func (a *view) instancesOf(got [][]store.KV) ([]record.Instance, []record.KeyError) {
 	beats := make(map[string]store.KV, len(got[1]))
 	_, bad := record.ReadEach(got[1], func(kv store.KV) (v record.Heartbeat, err error) {
 		beats[kv.Key] = kv

@@ -161,7 +161,7 @@ func (a *Admin) changeLayout(ctx context.Context, s *ledger.State, from, stored 
 
 // layoutHasNonce reports whether version was written with nonce. Call it after the
 // try's time has ended: before that, the transaction may still arrive.
-func (a *Admin) layoutHasNonce(ctx context.Context, version int64, nonce string) (bool, error) {
+func (a *view) layoutHasNonce(ctx context.Context, version int64, nonce string) (bool, error) {
 	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.LayoutAt(version)))
 	if err != nil {
 		return false, err
@@ -176,7 +176,7 @@ func (a *Admin) layoutHasNonce(ctx context.Context, version int64, nonce string)
 
 // LayoutAt returns the layout with a version. Its error is NotFound if there is
 // none.
-func (a *Admin) LayoutAt(ctx context.Context, version int64) (record.Layout, error) {
+func (a *view) LayoutAt(ctx context.Context, version int64) (record.Layout, error) {
 	return readOne(ctx, a, a.keys.LayoutAt(version), record.DecodeLayout, allocator.Errorf(allocator.NotFound,
 		"layout version %d does not exist; `march layout history` lists those that do", version))
 }
@@ -184,7 +184,7 @@ func (a *Admin) LayoutAt(ctx context.Context, version int64) (record.Layout, err
 // LayoutAfter returns the layout that replaced the one with a version: not always
 // the next version, because versions that were lost when etcd went back in time are
 // missing. Its error is NotFound if none did.
-func (a *Admin) LayoutAfter(ctx context.Context, version int64) (record.Layout, error) {
+func (a *view) LayoutAfter(ctx context.Context, version int64) (record.Layout, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Layout{}, err
 	}
@@ -203,7 +203,7 @@ func (a *Admin) LayoutAfter(ctx context.Context, version int64) (record.Layout, 
 
 // Layouts returns up to n layouts with versions below before, 0 for no bound,
 // the newest first, and the keys among them that cannot be read.
-func (a *Admin) Layouts(ctx context.Context, before int64, n int) ([]record.Layout, []record.KeyError, error) {
+func (a *view) Layouts(ctx context.Context, before int64, n int) ([]record.Layout, []record.KeyError, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -219,7 +219,7 @@ func (a *Admin) Layouts(ctx context.Context, before int64, n int) ([]record.Layo
 // *KeyError of the identity or the beat. The record is then the last good one that this
 // process saw, else the newest of the history, and zero if there is none. err is
 // Unavailable, or another error of Refresh.
-func (a *Admin) LastLayout(ctx context.Context) (stored record.Layout, unusable, err error) {
+func (a *view) LastLayout(ctx context.Context) (stored record.Layout, unusable, err error) {
 	stored, unusable = a.Ledger.Refresh(ctx)
 	_, isUnusable := errors.AsType[*ledger.UnusableError](unusable)
 	_, isDamaged := errors.AsType[*record.KeyError](unusable)

@@ -83,7 +83,7 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 
 // Migrations returns up to n migrations older than the one before, empty for
 // no bound, the newest first, and the keys among them that cannot be read.
-func (a *Admin) Migrations(ctx context.Context, before string, n int) ([]record.Migration, []record.KeyError, error) {
+func (a *view) Migrations(ctx context.Context, before string, n int) ([]record.Migration, []record.KeyError, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}

@@ -32,7 +32,7 @@ type Origin struct {
 // Origin finds the room that leased an ID of a tag, in the eras of all rooms. Its error
 // is NotFound when the ID was never leased: not yet, or skipped, or there was no such
 // tag.
-func (a *Admin) Origin(ctx context.Context, name allocator.Tag, id int64) (Origin, error) {
+func (a *view) Origin(ctx context.Context, name allocator.Tag, id int64) (Origin, error) {
 	marks, err := a.Marks(ctx, name)
 	if err != nil {
 		return Origin{}, err
@@ -76,7 +76,7 @@ func (a *Admin) Origin(ctx context.Context, name allocator.Tag, id int64) (Origi
 			found.Rooms = append(found.Rooms, room)
 			if n := len(layouts); n < record.MaxLayouts || len(bad) > 0 ||
 				exactly.Version > layouts[n-1].Layout.Version {
-				found.misses(a.missingLayout(exactly.Version, bad))
+				found.misses(missing(a.keys.LayoutAt(exactly.Version), bad))
 			}
 		}
 	}
@@ -97,9 +97,8 @@ func (o *Origin) misses(layouts ...record.KeyError) {
 	}
 }
 
-// missingLayout returns why the layout of a version was not read.
-func (a *Admin) missingLayout(version int64, bad []record.KeyError) record.KeyError {
-	key := a.keys.LayoutAt(version)
+// missing returns why a key was not read.
+func missing(key string, bad []record.KeyError) record.KeyError {
 	if i := slices.IndexFunc(bad, func(b record.KeyError) bool { return b.Key == key }); i >= 0 {
 		return bad[i]
 	}
@@ -108,7 +107,7 @@ func (a *Admin) missingLayout(version int64, bad []record.KeyError) record.KeyEr
 
 // TimeOrigin returns the parts of an ID of a tag of kind time, and the room that
 // issued it. Its errors are timeid.Layout.DecomposeBefore's, and Unavailable.
-func (a *Admin) TimeOrigin(ctx context.Context, tag record.TimeTag, id int64) (worker.Origin, error) {
+func (a *view) TimeOrigin(ctx context.Context, tag record.TimeTag, id int64) (worker.Origin, error) {
 	parts, err := tag.Layout().DecomposeBefore(id, a.now().Add(record.MaxAhead).UnixMilli())
 	if err != nil {
 		return worker.Origin{}, err
@@ -118,7 +117,7 @@ func (a *Admin) TimeOrigin(ctx context.Context, tag record.TimeTag, id int64) (w
 
 // PartsOrigin is TimeOrigin of the parts of an ID, which a text may have without a number.
 // Its errors are worker.OriginOf's, and Unavailable.
-func (a *Admin) PartsOrigin(ctx context.Context, tag record.TimeTag, parts timeid.Parts) (worker.Origin, error) {
+func (a *view) PartsOrigin(ctx context.Context, tag record.TimeTag, parts timeid.Parts) (worker.Origin, error) {
 	layouts, _, err := a.Layouts(ctx, 0, record.MaxLayouts) // unreadable layouts are ignored
 	if err != nil {
 		return worker.Origin{}, err

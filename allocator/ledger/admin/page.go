@@ -10,7 +10,7 @@ import (
 )
 
 // readOne reads a key that is there; otherwise its error is missing.
-func readOne[T any](ctx context.Context, a *Admin, key string, read func(store.KV) (T, error),
+func readOne[T any](ctx context.Context, a *view, key string, read func(store.KV) (T, error),
 	missing error) (v T, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return v, err
@@ -28,7 +28,7 @@ func readOne[T any](ctx context.Context, a *Admin, key string, read func(store.K
 // readPage reads the first n readable values of an interval, or all, and names the
 // unreadable keys before them.
 func readPage[T any](
-	ctx context.Context, a *Admin, in store.Get, n int, read func(store.KV) (T, error),
+	ctx context.Context, a *view, in store.Get, n int, read func(store.KV) (T, error),
 ) (all []T, bad []record.KeyError, err error) {
 	in.Limit = int64(n)
 	for {
@@ -58,7 +58,7 @@ func readPage[T any](
 
 // EachTag calls use with every tag, in the order of names, and its marks. Its
 // errors are those of record.Walk and of Refresh.
-func (a *Admin) EachTag(ctx context.Context, use func(record.Tag,
+func (a *view) EachTag(ctx context.Context, use func(record.Tag,
 	map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
 	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (a *Admin) EachTag(ctx context.Context, use func(record.Tag,
 
 // EachTagIn is EachTag with the marks of some rooms, for callers that only show them:
 // it does not need a usable layout.
-func (a *Admin) EachTagIn(ctx context.Context, rooms []allocator.Room,
+func (a *view) EachTagIn(ctx context.Context, rooms []allocator.Room,
 	use func(record.Tag, map[allocator.Room]record.Mark) error) ([]record.KeyError, error) {
 	return record.Walk{Keys: a.keys, Gets: a.Ledger.Gets}.EachTag(ctx, rooms, use)
 }

@@ -10,12 +10,12 @@ import (
 
 // Settings returns the cluster's settings. Its errors are ledger.Ledger.Attach's, Unavailable,
 // and Internal if they cannot be read.
-func (a *Admin) Settings(ctx context.Context) (record.ClusterSettings, error) {
+func (a *view) Settings(ctx context.Context) (record.ClusterSettings, error) {
 	s, _, err := a.settings(ctx)
 	return s, err
 }
 
-func (a *Admin) settings(ctx context.Context) (s record.ClusterSettings, kv store.KV, err error) {
+func (a *view) settings(ctx context.Context) (s record.ClusterSettings, kv store.KV, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return s, kv, err
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // AllNeeds returns what all tags, and pinned instances, need of layouts.
-func (a *Admin) AllNeeds(ctx context.Context) (needs plan.Workers, err error) {
+func (a *view) AllNeeds(ctx context.Context) (needs plan.Workers, err error) {
 	if _, err := a.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
 		AddTag(&needs, t)
 		return nil
@@ -21,7 +21,7 @@ func (a *Admin) AllNeeds(ctx context.Context) (needs plan.Workers, err error) {
 }
 
 // FirstNeeds returns what the first n tags by name, and pinned instances, need of layouts.
-func (a *Admin) FirstNeeds(ctx context.Context, n int) (needs plan.Workers, err error) {
+func (a *view) FirstNeeds(ctx context.Context, n int) (needs plan.Workers, err error) {
 	first, _, err := a.Tags(ctx, "", "", 0, n)
 	if err != nil {
 		return needs, err
@@ -42,7 +42,7 @@ func AddTag(needs *plan.Workers, t record.Tag) {
 
 // AddPins adds the workers that pinned instances need. An instance that was not
 // forgotten yet may start again with its number.
-func (a *Admin) AddPins(ctx context.Context, needs *plan.Workers) error {
+func (a *view) AddPins(ctx context.Context, needs *plan.Workers) error {
 	instances, _, err := a.Instances(ctx, "")
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ type Standing struct {
 }
 
 // Standing reads how the migration under way stands, with the instances if the caller wants them.
-func (a *Admin) Standing(ctx context.Context, instances bool) (s Standing, err error) {
+func (a *view) Standing(ctx context.Context, instances bool) (s Standing, err error) {
 	ops := a.readActive()
 	fixed := len(ops)
 	if instances {
@@ -59,7 +59,7 @@ type Cluster struct {
 }
 
 // Cluster reads a cluster, to show it. Its errors are those of LastLayout.
-func (a *Admin) Cluster(ctx context.Context) (c Cluster, err error) {
+func (a *view) Cluster(ctx context.Context) (c Cluster, err error) {
 	passed := func(err error) error {
 		if key, damaged := errors.AsType[*record.KeyError](err); damaged {
 			c.Bad = append(c.Bad, *key)
@@ -111,7 +111,7 @@ const followPause = time.Second
 
 // Follow calls changed, until ctx ends, after each change of a migration, or of a registration. It misses those from
 // before it watches, and while etcd is away.
-func (a *Admin) Follow(ctx context.Context, changed func(registration bool)) {
+func (a *view) Follow(ctx context.Context, changed func(registration bool)) {
 	for ctx.Err() == nil {
 		a.follow(ctx, changed)
 		select {
@@ -121,7 +121,7 @@ func (a *Admin) Follow(ctx context.Context, changed func(registration bool)) {
 	}
 }
 
-func (a *Admin) follow(ctx context.Context, changed func(registration bool)) {
+func (a *view) follow(ctx context.Context, changed func(registration bool)) {
 	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.ActiveMigration()))
 	if err != nil {
 		return

@@ -288,7 +288,7 @@ func (a *Admin) putTag(ctx context.Context, t record.Tag, conds []store.Cond, ac
 }
 
 // Tag returns a tag. Its error is NotFound if the tag does not exist.
-func (a *Admin) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error) {
+func (a *view) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error) {
 	return readOne(ctx, a, a.keys.Tag(name), a.keys.DecodeTag, ledger.UnknownTag(name))
 }
 
@@ -299,13 +299,13 @@ func (a *Admin) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error)
 // guesses the end of the interval. shared is the length of the common prefix of the
 // names on the page before; 0 if unknown. The next names often begin with the same
 // bytes, or with all but the last. A wrong guess does not change the answer.
-func (a *Admin) Tags(ctx context.Context, prefix string, after allocator.Tag,
+func (a *view) Tags(ctx context.Context, prefix string, after allocator.Tag,
 	shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
 	return a.tags(ctx, prefix, after, shared, n, a.keys.DecodeTag)
 }
 
 // DeletedTags is Tags for the tombstones of deleted tags.
-func (a *Admin) DeletedTags(ctx context.Context, prefix string, after allocator.Tag,
+func (a *view) DeletedTags(ctx context.Context, prefix string, after allocator.Tag,
 	shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
 	return a.tags(ctx, prefix, after, shared, n, func(kv store.KV) (record.Tag, error) {
 		t, err := a.keys.DecodeLife(kv)
@@ -316,7 +316,7 @@ func (a *Admin) DeletedTags(ctx context.Context, prefix string, after allocator.
 	})
 }
 
-func (a *Admin) tags(ctx context.Context, prefix string, after allocator.Tag, shared, n int,
+func (a *view) tags(ctx context.Context, prefix string, after allocator.Tag, shared, n int,
 	read func(store.KV) (record.Tag, error)) (tags []record.Tag, bad []record.KeyError, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
@@ -328,7 +328,7 @@ func (a *Admin) tags(ctx context.Context, prefix string, after allocator.Tag, sh
 	if within.Key >= within.End {
 		return nil, nil, nil
 	}
-	for _, end := range append(a.endsAfter(prefix, string(after), shared), within.End) {
+	for _, end := range append(endsAfter(a.keys.Tags(), prefix, string(after), shared), within.End) {
 		page, skipped, err := readPage(ctx, a, store.Get{Interval: store.Interval{Key: within.Key, End: end}},
 			n-len(tags), read)
 		if err != nil {
@@ -345,20 +345,20 @@ func (a *Admin) tags(ctx context.Context, prefix string, after allocator.Tag, sh
 
 // endsAfter returns guesses for the end of the interval, in their order: see Tags.
 // They are within the tags with a prefix.
-func (a *Admin) endsAfter(prefix, after string, shared int) (ends []string) {
+func endsAfter(tags, prefix, after string, shared int) (ends []string) {
 	const levels = 3 // each may cost a call to etcd, if too few tags are found
 	if shared < 1 || !strings.HasPrefix(after, prefix) {
 		return nil
 	}
 	first := min(shared+1, len(after))
 	for length := first; length > max(len(prefix), first-levels); length-- {
-		ends = append(ends, store.PrefixEnd(a.keys.Tags()+after[:length]))
+		ends = append(ends, store.PrefixEnd(tags+after[:length]))
 	}
 	return ends
 }
 
 // Marks returns the mark of a tag in each room that ever leased IDs of it.
-func (a *Admin) Marks(ctx context.Context, name allocator.Tag) (map[allocator.Room]record.Mark, error) {
+func (a *view) Marks(ctx context.Context, name allocator.Tag) (map[allocator.Room]record.Mark, error) {
 	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {
 		return nil, err
@@ -372,7 +372,7 @@ func (a *Admin) Marks(ctx context.Context, name allocator.Tag) (map[allocator.Ro
 
 // MarksIn returns the mark of a tag in each of some rooms that leased IDs of it, and the
 // keys of those that cannot be read.
-func (a *Admin) MarksIn(ctx context.Context, rooms []allocator.Room,
+func (a *view) MarksIn(ctx context.Context, rooms []allocator.Room,
 	name allocator.Tag) (map[allocator.Room]record.Mark, []record.KeyError, error) {
 	ops := make([]store.Op, len(rooms))
 	for i, room := range rooms {

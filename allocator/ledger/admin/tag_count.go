@@ -31,7 +31,7 @@ const (
 
 // CountTags returns how many tags there are, those that cannot be read included. etcd
 // walks over all keys of tags for that. Its errors are those of ledger.Ledger.Attach, and Unavailable.
-func (a *Admin) CountTags(ctx context.Context) (int64, error) {
+func (a *view) CountTags(ctx context.Context) (int64, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return 0, err
 	}

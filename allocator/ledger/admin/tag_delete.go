@@ -143,7 +143,7 @@ const deletionsRead = 1000
 
 // DeletedTimeTags returns the tags of time-ordered IDs that were deleted, as far as the
 // latest audit entries tell.
-func (a *Admin) DeletedTimeTags(ctx context.Context) (map[allocator.Tag]bool, error) {
+func (a *view) DeletedTimeTags(ctx context.Context) (map[allocator.Tag]bool, error) {
 	entries, _, err := a.Audits(ctx, "", deletionsRead)
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ const AllWidths = -1
 // Workers returns up to n workers that were taken so far and come after the worker
 // after, by width and number, each with the room that has it last, and the keys among them that
 // cannot be read. after is nil for the first page. bits is their width, or AllWidths.
-func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID,
+func (a *view) Workers(ctx context.Context, bits int, after *record.WorkerID,
 	n int) ([]record.Lease, []record.KeyError, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
@@ -68,7 +68,7 @@ func (a *Admin) Workers(ctx context.Context, bits int, after *record.WorkerID,
 
 // workerPrefixes returns the prefixes of the keys of workers: of each room that ever was, and of
 // all rooms before the formats of generation 2.
-func (a *Admin) workerPrefixes() []string {
+func (a *view) workerPrefixes() []string {
 	layout, _ := a.Ledger.Layout()
 	all := []string{a.keys.Workers()}
 	for _, room := range layout.Ever {
@@ -88,7 +88,7 @@ const mostMachines = 50_000
 
 // Machines returns the machine IDs of CosId's clients, each with the client that had it last, and
 // without those that cannot be read.
-func (a *Admin) Machines(ctx context.Context) ([]MachineID, error) {
+func (a *view) Machines(ctx context.Context) ([]MachineID, error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, err
 	}
@@ -134,7 +134,7 @@ func Free(w record.Worker, epoch record.Epoch) time.Time {
 }
 
 // Epoch returns the epoch in force, or the halt in its place.
-func (a *Admin) Epoch(ctx context.Context) (record.Epoch, error) {
+func (a *view) Epoch(ctx context.Context) (record.Epoch, error) {
 	return readOne(ctx, a, a.keys.Epoch(), func(kv store.KV) (e record.Epoch, err error) {
 		err = record.Decode(kv, &e)
 		return e, err
@@ -157,7 +157,7 @@ const mostCounted = 10_000
 // SliceUses returns the slices of the rooms of a layout, by width, and in the layout's
 // order. It returns those of the given widths. If none is given, it returns those of all
 // widths of which a worker was taken so far.
-func (a *Admin) SliceUses(ctx context.Context, l allocator.Layout, widths ...int) (all []SliceUse, err error) {
+func (a *view) SliceUses(ctx context.Context, l allocator.Layout, widths ...int) (all []SliceUse, err error) {
 	if len(widths) == 0 {
 		if widths, err = a.widths(ctx); err != nil {
 			return nil, err
@@ -189,7 +189,7 @@ func (a *Admin) SliceUses(ctx context.Context, l allocator.Layout, widths ...int
 }
 
 // widths returns the widths of which a worker was taken so far.
-func (a *Admin) widths(ctx context.Context) (all []int, err error) {
+func (a *view) widths(ctx context.Context) (all []int, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, err
 	}
