@@ -146,19 +146,15 @@ func between(least int, names ...string) cobra.PositionalArgs {
 	}
 }
 
-// logger returns the logger of a server; usual is its level when none was set.
-func (c *common) logger(usual hclog.Level) (hclog.Logger, error) {
-	level := usual
+// logger returns the logger of a server; level is its level when none was set.
+func (c *common) logger(level hclog.Level) hclog.Logger {
 	if c.logLevel != "" {
-		var err error
-		if level, err = parseLevel(c.logLevel); err != nil {
-			return nil, usageError{err}
-		}
+		level = hclog.LevelFromString(c.logLevel)
 	}
 	return hclog.New(&hclog.LoggerOptions{
 		Name: "march", Level: level, Output: c.stderr, JSONFormat: c.logFormat == "json",
 		TimeFormat: "2006-01-02T15:04:05.000Z07:00",
-	}), nil
+	})
 }
 
 // stopped turns the error of a server into success if the server was told to stop.

@@ -113,9 +113,7 @@ func (d *dev) settings() []option {
 }
 
 func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
-	if d.log, err = d.common.logger(hclog.Warn); err != nil {
-		return err
-	}
+	d.log = d.common.logger(hclog.Warn)
 	layout, err := firstDevLayout(d.rooms, d.boundary, d.doors.machines)
 	if err != nil {
 		return usageError{err}

@@ -59,11 +59,7 @@ epoch.`,
 // withCluster calls use with a cluster's ledger. Its commands speak with etcd themselves, so that
 // they need no console: they are for times when servers may be down.
 func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(*ledger.Ledger) error) error {
-	log, err := c.logger(hclog.Error)
-	if err != nil {
-		return err
-	}
-	l, err := cluster.Open(cmd.Context(), watched{}, log)
+	l, err := cluster.Open(cmd.Context(), watched{}, c.logger(hclog.Error))
 	if err != nil {
 		return err
 	}

@@ -117,11 +117,11 @@ func (s *server) protect(gate *access.Gate, hosts []string, log hclog.Logger, do
 // roomServer is a room's settings.
 type roomServer struct {
 	server
-	doors                       doorFlags
-	policy                      policyFlags
-	name, journal, pin, callers string
-	warm, keys                  []string
-	cfg                         room.Config
+	doors              doorFlags
+	policy             policyFlags
+	name, journal, pin string
+	warm, keys         []string
+	cfg                room.Config
 }
 
 func newRoom(c *common) *cobra.Command {
@@ -147,10 +147,10 @@ func (r *roomServer) settings() []option {
 			{"require-journal", &r.cfg.RequireJournal, "if this instance starts without its predecessor's journal, " +
 				"lease nothing until 'march instance confirm'; 'march cluster update --journal required' does the " +
 				"same for all instances"},
-			{"grpc", usually(&r.start.GRPC, defaultRoom), "where to serve gRPC, HOST:PORT"},
-			{"http", usually(&r.start.HTTP, "127.0.0.1:7020"), "where to serve HTTP/JSON, /livez, /readyz and " +
+			{"grpc", listenAt(&r.start.GRPC, defaultRoom), "where to serve gRPC, HOST:PORT"},
+			{"http", listenOrNot(&r.start.HTTP, "127.0.0.1:7020"), "where to serve HTTP/JSON, /livez, /readyz and " +
 				"/metrics, HOST:PORT; empty for nowhere"},
-			{"advertise", &r.cfg.Advertise, "the gRPC address at which other processes reach this instance (default " +
+			{"advertise", reachedAt(&r.cfg.Advertise, "advertise"), "the gRPC address at which other processes reach this instance (default " +
 				"--grpc, with this host's name for 0.0.0.0)"},
 			{"create-tags", &r.cfg.CreateTags, "create a tag when it is first asked for; for development"},
 			{"warm-tags", &r.warm, "tags whose IDs to lease before this instance reports that it is ready"},
@@ -173,7 +173,7 @@ func (r *roomServer) settings() []option {
 				"dash of the host's name"},
 			{"worker-window", &r.cfg.WorkerWindow, "with --worker: how long the next process with that number waits " +
 				"after a crash, at most"},
-			{"client-workers", usually(&r.callers, "half"), "how many workers of its slice the room lends to " +
+			{"client-workers", parsedBy(&r.cfg.ClientWorkers, "half", worker.ParseCallers), "how many workers of its slice the room lends to " +
 				"clients, which issue time-ordered IDs themselves: half of the slice, which is the most, or a " +
 				"number; 0 for none"},
 			{"agree-clock", &r.cfg.AgreeClock, "take workers of time-ordered IDs although this host's clock is ahead " +
@@ -196,9 +196,6 @@ func (r *roomServer) read(name string) (err error) {
 	if cfg.Worker, err = worker.ParsePin(r.pin, r.hostname); err != nil {
 		return err
 	}
-	if cfg.ClientWorkers, err = worker.ParseCallers(r.callers); err != nil {
-		return err
-	}
 	for _, tag := range r.warm {
 		parsed, err := allocator.ParseTag(tag)
 		if err != nil {
@@ -215,13 +212,14 @@ func (r *roomServer) read(name string) (err error) {
 	if cfg.Journal == "" && cfg.RequireJournal {
 		return invalidf("require-journal: there is none with --journal off; allowed: --journal DIR")
 	}
-	return r.start.CheckAdmin(cfg.Advertise, cfg.AdvertiseAdmin)
+	if r.start.AdminGRPC == "" && (r.start.AdminHTTP != "" || cfg.AdvertiseAdmin != "") {
+		return invalidf("admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
+	}
+	return nil
 }
 
 func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
-	if r.log, err = r.logger(hclog.Info); err != nil {
-		return err
-	}
+	r.log = r.logger(hclog.Info)
 	if err := r.read(name); err != nil {
 		return usageError{err}
 	}
@@ -287,8 +285,8 @@ cluster, anywhere.`,
 func (s *consoleServer) settings() []option {
 	return slices.Concat(s.server.options(&s.cfg.AllowedHosts, &s.cfg.Limits),
 		s.policy.options(&s.cfg), []option{
-			{"grpc", usually(&s.start.GRPC, defaultConsole), "where to serve gRPC, HOST:PORT"},
-			{"http", usually(&s.start.HTTP, "127.0.0.1:7000"), "where to serve the page for browsers, HTTP/JSON, " +
+			{"grpc", listenAt(&s.start.GRPC, defaultConsole), "where to serve gRPC, HOST:PORT"},
+			{"http", listenOrNot(&s.start.HTTP, "127.0.0.1:7000"), "where to serve the page for browsers, HTTP/JSON, " +
 				"/livez, /readyz and /metrics, HOST:PORT; empty for nowhere"},
 			{"wait-for-etcd", usually(&s.start.Wait, true), "start and wait, not ready, if etcd does not answer; " +
 				"false: end with exit code 5"},
@@ -302,7 +300,7 @@ func (s *consoleServer) settings() []option {
 			{"mirror-tags", usually(&s.cfg.MirrorTags, 100_000), "of how many tags to keep in memory what etcd " +
 				"showed of them, for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing"},
 			{"mirror", &s.cfg.Mirror, "a file that keeps that over restarts, written each second"},
-			{"advertise", &s.cfg.Advertise, "the gRPC address at which march recover asks for it (default --grpc, " +
+			{"advertise", reachedAt(&s.cfg.Advertise, "advertise"), "the gRPC address at which march recover asks for it (default --grpc, " +
 				"with this host's name for 0.0.0.0)"},
 			{"forget-after", &s.cfg.ForgetAfter, "how long an instance must be silent to be forgotten"},
 			s.safe.ca(),
@@ -310,9 +308,7 @@ func (s *consoleServer) settings() []option {
 }
 
 func (s *consoleServer) run(cmd *cobra.Command) (err error) {
-	if s.log, err = s.logger(hclog.Info); err != nil {
-		return err
-	}
+	s.log = s.logger(hclog.Info)
 	cfg, ctx := &s.cfg, cmd.Context()
 	cfg.Logger = s.log.Named("console")
 	defer func() { err = s.close(err) }()
@@ -365,28 +361,13 @@ func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w watched)
 // adminOptions returns the settings of the addresses for operators.
 func (s *starting) adminOptions(advertise *string) []option {
 	return []option{
-		{"admin-grpc", &s.AdminGRPC, "where to serve operators' calls, reflection and health over gRPC, HOST:PORT; " +
+		{"admin-grpc", listenOrNot(&s.AdminGRPC, ""), "where to serve operators' calls, reflection and health over gRPC, HOST:PORT; " +
 			"empty for --grpc. With it, --grpc serves callers who take IDs only"},
-		{"admin-http", &s.AdminHTTP, "with --admin-grpc: where to serve operators' calls, /metrics, /livez and " +
+		{"admin-http", listenOrNot(&s.AdminHTTP, ""), "with --admin-grpc: where to serve operators' calls, /metrics, /livez and " +
 			"/readyz over HTTP, HOST:PORT; empty for nowhere"},
-		{"advertise-admin", advertise, "the address at which consoles and operators reach --admin-grpc (default that " +
+		{"advertise-admin", reachedAt(advertise, "advertise-admin"), "the address at which consoles and operators reach --admin-grpc (default that " +
 			"address, with this host's name for 0.0.0.0)"},
 	}
-}
-
-// CheckAdmin checks those addresses, and the ones that others are told. Its error is Invalid.
-func (s *starting) CheckAdmin(advertise, admin string) error {
-	if s.AdminGRPC == "" && (s.AdminHTTP != "" || admin != "") {
-		return invalidf("admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
-	}
-	for flag, address := range map[string]string{"advertise": advertise, "advertise-admin": admin} {
-		if address != "" {
-			if err := api.CheckAddress(flag, address); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // limitOptions returns the limits on how much of a server callers may use.
@@ -490,19 +471,9 @@ func urlScheme(secured bool) string {
 
 // Check returns why a server is not secure, empty if it is: other machines reach it, and it
 // has no TLS or no identities. policy says that it has a policy. Its error is Invalid if the
-// server is not secure and --insecure was not given, or if an address is none.
+// server is not secure and --insecure was not given.
 func (s *serverTLS) Check(own *tlsfiles.Files, policy bool, log hclog.Logger,
 	addresses ...listenAddress) (why string, err error) {
-	for _, a := range addresses {
-		_, port, err := net.SplitHostPort(a.At)
-		if err == nil {
-			_, err = net.LookupPort("tcp", port)
-		}
-		if err != nil && (a.At != "" || a.Flag == "grpc") {
-			return "", invalidf("%s: %q; allowed: HOST:PORT, with a port of 0 to 65535",
-				a.Flag, a.At)
-		}
-	}
 	for _, a := range addresses {
 		if a.At == "" || loopback(a.At) {
 			continue
@@ -678,7 +649,7 @@ type doorFlags struct {
 // options returns the settings, as a room has them.
 func (f *doorFlags) options() (list []option) {
 	for k, kind := range doorKinds {
-		list = append(list, option{kind.Flag, &f.addresses[k],
+		list = append(list, option{kind.Flag, listenOrNot(&f.addresses[k], ""),
 			"where to answer clients of " + kind.System + ", HOST:PORT; empty for nowhere"})
 	}
 	return slices.Concat(list, f.tagOptions(), []option{
@@ -691,9 +662,9 @@ func (f *doorFlags) options() (list []option) {
 // tagOptions returns the settings that march dev has, too.
 func (f *doorFlags) tagOptions() []option {
 	return []option{
-		{"leaf-snowflake", parsed[allocator.Tag]{&f.snowflake, allocator.ParseTag}, "the tag of time-ordered IDs for " +
+		{"leaf-snowflake", optional(&f.snowflake, allocator.ParseTag), "the tag of time-ordered IDs for " +
 			"Leaf's /api/snowflake/get"},
-		{"cosid-machines", parsed[allocator.Room]{&f.machines, allocator.ParseRoom}, "the layout's reserved range " +
+		{"cosid-machines", optional(&f.machines, allocator.ParseRoom), "the layout's reserved range " +
 			"for machine IDs of CosId's clients; empty for none"},
 	}
 }

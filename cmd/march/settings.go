@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/internal/yamlfile"
 )
@@ -231,7 +233,7 @@ func (s value) set(f *pflag.Flag) error {
 		return invalidf("%s: a list; allowed: one value", s.field)
 	}
 	if allocator.KindOf(err) == allocator.Invalid {
-		return invalidf("%s: %w", s.field, err)
+		return ofField(s.field, f, err)
 	}
 	if err != nil {
 		return notAllowed(s.field, f, strings.Join(s.Values, ","))
@@ -271,6 +273,11 @@ func parseSettings(path string, content []byte, known []string) (map[string]valu
 		settings[name] = s
 	}
 	return settings, f.Err()
+}
+
+// ofField returns the error of a value with the name that the user gave before it, in the place of the setting's own.
+func ofField(field string, f *pflag.Flag, err error) error {
+	return invalidf("%s: %s", field, strings.TrimPrefix(err.Error(), f.Name+": "))
 }
 
 // notAllowed returns the error of a value that a flag does not take. field is the
@@ -315,7 +322,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	var missing *pflag.ValueRequiredError
 	switch {
 	case errors.As(err, &invalid) && allocator.KindOf(invalid.Unwrap()) == allocator.Invalid:
-		return usagef("%s: %w", invalid.GetFlag().Name, invalid.Unwrap())
+		return usageError{ofField(invalid.GetFlag().Name, invalid.GetFlag(), invalid.Unwrap())}
 	case errors.As(err, &invalid):
 		return usageError{notAllowed(invalid.GetFlag().Name, invalid.GetFlag(), invalid.GetValue())}
 	case errors.As(err, &missing):
@@ -386,12 +393,11 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 	}
 	level := usual
 	if s, ok := file["log-level"]; ok {
-		if s.List {
-			return invalidf("%s: a list; allowed: one value", s.field)
+		var name string
+		if err := s.set(&pflag.Flag{Name: "log-level", Value: logLevel(&name)}); err != nil {
+			return err
 		}
-		if level, err = parseLevel(s.Values[0]); err != nil {
-			return fmt.Errorf("%s: %w", s.origin, err)
-		}
+		level = hclog.LevelFromString(name)
 	}
 	was := log.GetLevel()
 	if was == level {
@@ -401,14 +407,6 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 	log.Info("log level changed", "from", was.String(), "to", level.String())
 	log.SetLevel(level)
 	return nil
-}
-
-func parseLevel(name string) (hclog.Level, error) {
-	level := hclog.LevelFromString(name)
-	if level == hclog.NoLevel {
-		return level, invalidf("log-level: %q; allowed: trace, debug, info, warn, error, off", name)
-	}
-	return level, nil
 }
 
 // originNote is the annotation of a flag under which its origin is kept.
@@ -516,29 +514,72 @@ func oneOf(to *string, of ...string) choice {
 	return choice{to, of}
 }
 
+// logLevel is a choice of the log's levels, or none.
+func logLevel(to *string) choice {
+	return choice{to, []string{"trace", "debug", "info", "warn", "error", "off"}}
+}
+
 func (c choice) Set(text string) error {
-	if !slices.Contains(c.of, text) {
+	if *c.to = strings.ToLower(strings.TrimSpace(text)); !slices.Contains(c.of, *c.to) {
 		return invalidf("%.64q; allowed: %s", text, strings.Join(c.of, ", "))
 	}
-	*c.to = text
 	return nil
 }
 
 func (c choice) String() string { return *c.to }
 func (c choice) Type() string   { return "string" }
 
-// parsed is a name that parse checks.
-type parsed[T ~string] struct {
+// parsed is a value that a function reads and checks.
+type parsed[T any] struct {
 	to    *T
-	parse func(string) (T, error)
+	text  string
+	parse func(text string) (T, error)
 }
 
-func (p parsed[T]) Set(text string) (err error) {
-	if *p.to = T(text); text != "" {
-		*p.to, err = p.parse(text)
-	}
+// parsedBy is a value of a function's result. standard is the text of the default, which to has.
+func parsedBy[T any](to *T, standard string, parse func(string) (T, error)) *parsed[T] {
+	return &parsed[T]{to, standard, parse}
+}
+
+// optional is a name that parse reads, or none.
+func optional[T ~string](to *T, parse func(string) (T, error)) *parsed[T] {
+	return parsedBy(to, string(*to), func(text string) (T, error) {
+		if text == "" {
+			return "", nil
+		}
+		return parse(text)
+	})
+}
+
+func (p *parsed[T]) Set(text string) (err error) {
+	p.text = text
+	*p.to, err = p.parse(text)
 	return err
 }
 
-func (p parsed[T]) String() string { return string(*p.to) }
-func (p parsed[T]) Type() string   { return "string" }
+func (p *parsed[T]) String() string { return p.text }
+func (p *parsed[T]) Type() string   { return "string" }
+
+// listenAt is an address to listen at, which standard is by default.
+func listenAt(to *string, standard string) *parsed[string] {
+	return parsedBy(usually(to, standard), standard, func(text string) (string, error) {
+		_, port, err := net.SplitHostPort(text)
+		if err == nil {
+			_, err = net.LookupPort("tcp", port)
+		}
+		if err != nil {
+			err = invalidf("%q; allowed: HOST:PORT, with a port of 0 to 65535", text)
+		}
+		return text, err
+	})
+}
+
+// listenOrNot is an address to listen at, or none.
+func listenOrNot(to *string, standard string) *parsed[string] {
+	return optional(to, listenAt(to, standard).parse)
+}
+
+// reachedAt is an address that others are told, or none.
+func reachedAt(to *string, name string) *parsed[string] {
+	return optional(to, func(text string) (string, error) { return text, api.CheckAddress(name, text) })
+}

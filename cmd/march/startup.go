@@ -463,7 +463,7 @@ type watchFlags struct {
 
 func (f *watchFlags) options() []option {
 	return []option{
-		{"traces", &f.traces, "where to send traces, as OTLP over gRPC: http://HOST:PORT, or https for TLS; empty " +
+		{"traces", optional(&f.traces, receiver), "where to send traces, as OTLP over gRPC: http://HOST:PORT, or https for TLS; empty " +
 			"for none"},
 		{"traces-ratio", usually(&f.ratio, 1), "the share of calls to trace, 0 to 1; a caller's own decision to " +
 			"trace wins"},
@@ -475,11 +475,6 @@ func (f *watchFlags) options() []option {
 func (f *watchFlags) Start(ctx context.Context, build, service, instance string, labels prometheus.Labels,
 	log hclog.Logger) (w watched, stop func(), err error) {
 	stop = func() {}
-	if f.traces != "" {
-		if err := checkReceiver(f.traces); err != nil {
-			return w, stop, err
-		}
-	}
 	if !(f.ratio >= 0 && f.ratio <= 1) { // nor NaN
 		return w, stop, invalidf("traces-ratio: %v; allowed: 0 to 1", f.ratio)
 	}
@@ -507,19 +502,17 @@ func (f *watchFlags) Start(ctx context.Context, build, service, instance string,
 	}, nil
 }
 
-// checkReceiver checks the URL of an OTLP receiver.
-func checkReceiver(text string) error {
+// receiver checks the URL of an OTLP receiver.
+func receiver(text string) (string, error) {
 	u, err := url.Parse(text)
-	if err != nil {
-		// err would contain a password
-		return invalidf("traces: not a URL; allowed: http://HOST:PORT or https://HOST:PORT")
+	if err != nil { // which would contain a password
+		return "", invalidf("not a URL; allowed: http://HOST:PORT or https://HOST:PORT")
 	}
-	switch {
-	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.Port() == "", u.Path != "", u.RawQuery != "",
-		u.Fragment != "", u.User != nil:
-		return invalidf("traces: %q; allowed: http://HOST:PORT or https://HOST:PORT", words.WithoutSecrets(text))
+	if u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.Port() == "" || u.Path != "" ||
+		u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return "", invalidf("%q; allowed: http://HOST:PORT or https://HOST:PORT", words.WithoutSecrets(text))
 	}
-	return nil
+	return text, nil
 }
 
 // supervise tells systemd that a server is up, where it is of a unit of Type=notify, and that it still lives, twice in
