@@ -42,6 +42,7 @@ func convert(r io.Reader, w io.Writer, descriptors string) error {
 		return err
 	}
 	nameStreams(doc)
+	gather(doc)
 	if err := dropUnused(doc); err != nil {
 		return err
 	}

@@ -25,6 +25,30 @@ var mustHave = map[string][]string{
 	"SkipTagBody": {"to"}, "Tag": {"name"}, "TagCount": {"tag", "count"},
 }
 
+// gather puts the parameters of the queries of calls that have a body into the body, beside its resource: there is one
+// way to give them. Calls without a body, GET and DELETE, have theirs in the query.
+func gather(doc *openapi3.T) {
+	for _, item := range doc.Paths.Map() {
+		for _, op := range item.Operations() {
+			beside := openapi3.NewObjectSchema()
+			for _, p := range slices.Clone(op.Parameters) {
+				if op.RequestBody == nil || p.Value.In != openapi3.ParameterInQuery {
+					continue
+				}
+				field := *p.Value.Schema.Value
+				field.Description = p.Value.Description
+				beside.WithProperty(p.Value.Name, &field)
+				op.Parameters = slices.DeleteFunc(op.Parameters, func(q *openapi3.ParameterRef) bool { return q == p })
+			}
+			if len(beside.Properties) > 0 {
+				media := op.RequestBody.Value.Content["application/json"]
+				media.Schema = openapi3.NewSchemaRef("", &openapi3.Schema{
+					AllOf: openapi3.SchemaRefs{media.Schema, openapi3.NewSchemaRef("", beside)}})
+			}
+		}
+	}
+}
+
 // require marks the fields of answers that they always have: all but those of oneofs and those that are optional. A
 // message that is not set is null. Messages of requests have what mustHave says.
 func require(doc *openapi3.T, descriptors string) error {

@@ -27,6 +27,7 @@ type checked struct {
 	method string            // GET for HEAD
 	values map[string]string // the path's parameters
 	body   []byte
+	query  url.Values // nil for that of the URL
 }
 
 // check checks a request by the document. If the method is not allowed, the result
@@ -73,12 +74,49 @@ func (h *rest) check(w http.ResponseWriter, r *http.Request) (checked, error) {
 	if err := checkBody(fields, c.values); err != nil {
 		return c, err
 	}
-	if op.asQuery && len(query) > 0 {
+	switch {
+	case op.asQuery && len(query) > 0:
 		if err = h.warnOfQuery(r, c.route.path, fields); err == nil {
 			c.body, err = bodyOf(query)
 		}
+	case op.beside != nil:
+		if len(query) > 0 {
+			err = h.warnOfQuery(r, c.route.path, nil)
+		}
+		if err == nil {
+			c.body, c.query, err = op.split(c.body, fields, query)
+		}
 	}
 	return c, err
+}
+
+// split takes the fields beside the resource out of a body, and adds them to a query for the gateway.
+func (op *operation) split(body []byte, fields map[string]json.RawMessage, query url.Values) ([]byte, url.Values,
+	error) {
+	both := url.Values{}
+	maps.Copy(both, query)
+	for name, raw := range fields {
+		p := op.beside[name]
+		if p == nil {
+			continue
+		}
+		delete(fields, name)
+		value := string(raw)
+		if p.Schema.Type == "string" {
+			value = strings.Trim(value, `"`)
+		}
+		if both.Has(p.Name) || both.Has(snakeCase(p.Name)) {
+			return nil, nil, allocator.Errorf(allocator.Invalid, "%s: given twice; allowed: once", p.Name)
+		} else if err := p.check(value); err != nil {
+			return nil, nil, err
+		}
+		both.Set(p.Name, value)
+	}
+	if len(both) == len(query) { // as it came, so that the gateway sees a field that is there twice
+		return body, both, nil
+	}
+	body, err := json.Marshal(fields)
+	return body, both, err
 }
 
 // checkBody refuses fields of a body that differ from the path's, which would replace them.

@@ -3,6 +3,7 @@ package serve
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 )
@@ -20,6 +21,9 @@ type operation struct {
 	query map[string]*parameter // by name, as JSON and as the protos have it
 	path  map[string]*parameter // by name
 	body  bool
+	// beside are fields of the body that the gateway takes in the query: those that are not of the request's resource.
+	// They may come in the query, as they had to until 0.1. The server warns of it.
+	beside map[string]*parameter // by name, as in query
 	// asQuery: the fields of the body may come in the query, as they had to until 0.1. The server warns of it.
 	asQuery bool
 	// byHand, if set, serves the method in the gateway's place, without a time
@@ -30,19 +34,27 @@ type operation struct {
 type parameter struct {
 	Name   string `json:"name"`
 	In     string `json:"in"`
-	Schema struct {
-		Type   string   `json:"type"`
-		Format string   `json:"format"`
-		Enum   []string `json:"enum"`
-	} `json:"schema"`
+	Schema schema `json:"schema"`
+}
+
+type schema struct {
+	Type       string            `json:"type"`
+	Format     string            `json:"format"`
+	Enum       []string          `json:"enum"`
+	AllOf      []schema          `json:"allOf"`
+	Properties map[string]schema `json:"properties"`
 }
 
 // parseDocument returns the routes of a generated OpenAPI document, by path.
 func parseDocument(generated []byte) (map[string]*route, error) {
 	var document struct {
 		Paths map[string]map[string]struct { // path, method
-			Parameters  []*parameter    `json:"parameters"`
-			RequestBody json.RawMessage `json:"requestBody"`
+			Parameters  []*parameter `json:"parameters"`
+			RequestBody *struct {
+				Content map[string]struct {
+					Schema schema `json:"schema"`
+				} `json:"content"`
+			} `json:"requestBody"`
 		} `json:"paths"`
 	}
 	if err := json.Unmarshal(generated, &document); err != nil {
@@ -53,7 +65,9 @@ func parseDocument(generated []byte) (map[string]*route, error) {
 		r := newRoute(path)
 		for method, takes := range methods {
 			op := newOperation(takes.Parameters)
-			op.body = takes.RequestBody != nil
+			if op.body = takes.RequestBody != nil; op.body {
+				op.takeBeside(takes.RequestBody.Content[contentJSON[0]].Schema.AllOf)
+			}
 			r.methods[strings.ToUpper(method)] = op
 		}
 		routes[path] = r
@@ -79,6 +93,19 @@ func newOperation(parameters []*parameter) *operation {
 		}
 	}
 	return op
+}
+
+// takeBeside notes the fields of a body beside its resource: it has both as parts.
+func (op *operation) takeBeside(parts []schema) {
+	if len(parts) != 2 {
+		return
+	}
+	op.beside = make(map[string]*parameter)
+	for name, s := range parts[1].Properties {
+		p := &parameter{Name: name, In: "query", Schema: s}
+		op.beside[name], op.beside[snakeCase(name)] = p, p
+	}
+	maps.Copy(op.query, op.beside)
 }
 
 // takeQuery lets the fields of the body come in the query, too. It gets their formats, by name.

@@ -173,6 +173,9 @@ func (h *rest) serve(w http.ResponseWriter, r *http.Request) {
 	// already.
 	url := *r.URL
 	url.RawPath = url.EscapedPath()
+	if c.query != nil {
+		url.RawQuery = c.query.Encode()
+	}
 	r.URL = &url
 	if byHand != nil {
 		r.SetPathValue("id", c.values["id"])

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -96,6 +97,47 @@ func TestLeaseOfQuery(t *testing.T) {
 		if warned := strings.Contains(s.log.String(), "came in its URL"); warned != strings.Contains(request, "?") ||
 			strings.Contains(s.log.String(), proof) {
 			t.Errorf("%s: logged %q", request, s.log)
+		}
+	}
+}
+
+// What is not of a request's resource comes in its body, too. The query is taken for one version more, with a warning.
+func TestFieldsBesideTheResource(t *testing.T) {
+	s := serveRoom(t)
+	want := &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", Limit: new(int64(5000))}, Confirm: true,
+		IfRevision: 7}
+	var warned []bool
+	for _, request := range []string{
+		`PATCH /v1/tags/order {"limit":"5000","confirm":true,"ifRevision":"7"}`,
+		`PATCH /v1/tags/order {"limit":"5000","confirm":true,"if_revision":7}`,
+		`PATCH /v1/tags/order?confirm=true {"limit":"5000","ifRevision":"7"}`,
+		`PATCH /v1/tags/order?confirm=true&if_revision=7 {"limit":"5000"}`,
+	} {
+		s.log.Reset()
+		s.room.update = nil
+		if w := s.do(request); w.Code != 200 || !proto.Equal(s.room.update, want) {
+			t.Errorf("%s: %d %s: %v", request, w.Code, w.Body, s.room.update)
+		}
+		if strings.Contains(s.log.String(), "came in its URL") {
+			warned = append(warned, strings.Contains(request, "?"))
+		}
+	}
+	if !slices.Equal(warned, []bool{true}) { // once in a while
+		t.Errorf("warned: %v", warned)
+	}
+	for request, why := range map[string]string{
+		`PATCH /v1/tags/order {"confirm":"yes"}`:                          "confirm: ",
+		`PATCH /v1/tags/order {"confirm":null}`:                           "confirm: ",
+		`PATCH /v1/tags/order {"ifRevision":"007"}`:                       "ifRevision: ",
+		`PATCH /v1/tags/order?confirm=true {"confirm":true}`:              "confirm: given twice",
+		`PATCH /v1/tags/order?if_revision=1 {"ifRevision":"1"}`:           "ifRevision: given twice",
+		`PATCH /v1/tags/order {"ifRevision":"1","if_revision":"1"}`:       "ifRevision: given twice",
+		`PATCH /v1/tags/order {"ifRevision":"1","minstep":"1"}`:           "minstep",
+		`PATCH /v1/tags/order {"dryRun":true,"name":"other","limit":"5"}`: "leave it out of the body",
+	} {
+		s.room.update = nil
+		if w := s.do(request); w.Code != 400 || !strings.Contains(w.Body.String(), why) || s.room.update != nil {
+			t.Errorf("%s: %d %s", request, w.Code, w.Body)
 		}
 	}
 }
