@@ -9,6 +9,11 @@
 //	}
 //
 // Everything ends with the test. For a unit test that needs no room, see package clienttest.
+//
+// Your go.mod requires this module and github.com/march-id/march at the same version, the release that your rooms run:
+// go get github.com/march-id/march@VERSION github.com/march-id/march/marchtest@VERSION. The replace directive of this
+// module's go.mod, which has both build from one checkout, holds for no module but this one. To build against a checkout
+// of your own, replace both modules in your go.mod, as clients/go/example does.
 package marchtest
 
 import (
@@ -61,7 +66,6 @@ type Cluster struct {
 	options options
 	cluster *testcluster.Cluster
 	console *testcluster.Console
-	layout  allocator.Layout
 	rooms   map[string][]*instance
 }
 
@@ -85,11 +89,11 @@ func Start(tb testing.TB, given ...Option) *Cluster {
 	for k, name := range o.rooms {
 		names[k] = allocator.Room(name)
 	}
-	var err error
-	if c.layout, err = allocator.EqualLayout(o.boundary, names); err != nil {
+	layout, err := allocator.EqualLayout(o.boundary, names)
+	if err != nil {
 		tb.Fatal(err)
 	}
-	c.cluster.Init(c.layout, "marchtest")
+	c.cluster.Init(layout, "marchtest")
 	for _, name := range o.tags {
 		c.cluster.Tag(nil, "marchtest", allocator.Tag(name))
 	}
@@ -173,20 +177,26 @@ func (c *Cluster) Client(name string, changes ...func(*client.Options)) *client.
 	return ids
 }
 
-// Layout returns the layout in force.
-func (c *Cluster) Layout() client.Layout { return c.layout }
+// Layout returns the layout that etcd has: Move, a migration of the console, or Restore may have changed it.
+func (c *Cluster) Layout() client.Layout {
+	c.tb.Helper()
+	stored, err := c.cluster.Ledger().Refresh(c.tb.Context()) // a new one remembers nothing of the time before a Restore
+	if err != nil {
+		c.tb.Fatalf("layout: %v", err)
+	}
+	return stored.Layout
+}
 
 // Move gives rooms the ranges [lower, upper), and leaves the other rooms theirs. A room that is new has no instances.
 // Move returns when each instance that runs serves the new layout.
 func (c *Cluster) Move(ranges map[string][2]int64) {
 	c.tb.Helper()
-	next := c.layout
-	next.Ranges = maps.Clone(c.layout.Ranges)
+	next := c.Layout()
+	next.Ranges = maps.Clone(next.Ranges)
 	for name, r := range ranges {
 		next.Ranges[allocator.Room(name)] = allocator.Range{Lower: r[0], Upper: r[1]}
 	}
 	next.Version = c.cluster.Change(next, "marchtest")
-	c.layout = next
 	for name, all := range c.rooms {
 		for _, i := range all {
 			testcluster.Await(c.tb, "room "+name+" serves the new layout", func() bool {
@@ -238,7 +248,7 @@ func (c *Cluster) Backup() (backup string) {
 }
 
 // Restore takes etcd back to the last Backup. Rooms notice, and lease no more until an operator recovers the cluster:
-// calls that find nothing held fail with client.WentBack.
+// calls that find nothing held fail with client.WentBack. Move fails the test then.
 func (c *Cluster) Restore(backup string) {
 	c.tb.Helper()
 	c.cluster.Etcd.Restore(c.tb, backup, 0, "")

@@ -65,7 +65,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// TestRestore: after a restore of etcd nothing is leased.
+// TestRestore: after a restore of etcd nothing is leased, and the layout is that of the backup.
 func TestRestore(t *testing.T) {
 	t.Parallel()
 	march := marchtest.Start(t, marchtest.Tags("order", "other"))
@@ -74,7 +74,14 @@ func TestRestore(t *testing.T) {
 	if _, err := next(t, ids); err != nil {
 		t.Fatal(err)
 	}
+	march.Move(map[string][2]int64{"a": {0, 300}, "b": {300, 1000}})
+	if layout := march.Layout(); layout.Version != 2 || layout.Ranges["a"].Upper != 300 {
+		t.Errorf("moved: %v", layout)
+	}
 	march.Restore(backup)
+	if layout := march.Layout(); layout.Version != 1 || layout.Ranges["a"].Upper != 500 {
+		t.Errorf("restored: %v", layout)
+	}
 	for until := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		_, err := ids.Lease(t.Context(), "other", 100_000)
 		if errors.Is(err, client.WentBack) {
