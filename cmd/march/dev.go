@@ -48,10 +48,10 @@ type dev struct {
 	boundary   int64
 	opaqueKeys []string // NAME=FILE
 	auditLog   string
-	hosts      []string // by which HTTP may be called besides localhost
-	doors      doorFlags
-	secured    bool    // --tls
-	tls        *devTLS // nil without
+	hosts      []string   // by which HTTP may be called besides localhost
+	doors      room.Doors // the tag and the range of machine IDs that their clients use
+	secured    bool       // --tls
+	tls        *devTLS    // nil without
 
 	log     hclog.Logger
 	closers []func() // in the order of opening
@@ -93,7 +93,7 @@ ranges. Later starts use the layout in the data directory.`,
 }
 
 func (d *dev) settings() []option {
-	list := slices.Concat(d.doors.tagOptions(), []option{
+	list := slices.Concat(doorTagOptions(&d.doors), []option{
 		{"data-dir", &d.data.Dir, "directory that keeps everything (default a temporary one, removed at the end)"},
 		{"base-port", usually(&d.ports.Base, devBasePort), "the first port, 1 to 65504"},
 		{"rooms", usually(&d.rooms, []string{"a", "b"}), "the rooms, up to 10"},
@@ -114,7 +114,7 @@ func (d *dev) settings() []option {
 
 func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	d.log = d.common.logger(hclog.Warn)
-	layout, err := firstDevLayout(d.rooms, d.boundary, d.doors.machines)
+	layout, err := firstDevLayout(d.rooms, d.boundary, d.doors.CosIDMachines)
 	if err != nil {
 		return usageError{err}
 	}
@@ -272,7 +272,7 @@ func (d *dev) roomArgs(name allocator.Room, slot int, tokens string) []string {
 	}
 	return append(d.ports.Args(slot), string(name), "--name", "dev", "--create-tags", "--journal", journal,
 		"--drain", "2s", // ^C ends march dev soon, also while a client streams
-		"--leaf-snowflake", string(d.doors.snowflake), "--cosid-machines", string(d.doors.machines),
+		"--leaf-snowflake", string(d.doors.LeafSnowflake), "--cosid-machines", string(d.doors.CosIDMachines),
 		"--tinyid-tokens", tokens)
 }
 

@@ -30,19 +30,21 @@ import (
 	"github.com/march-id/march/room/tinyid"
 )
 
-// server is what rooms and consoles have in common: flags, and what is open before a start.
+// server is what rooms and consoles have in common: settings, and what is open before a start.
 type server struct {
 	*common
 	cluster  clusterFlags
 	watch    watchFlags
 	safe     serverTLS
+	policy   access.Config
 	start    starting
 	hostname string // empty if it is not known
 
-	log     hclog.Logger
-	watched watched
-	ledger  *ledger.Ledger
-	stops   []func()
+	log      hclog.Logger
+	watched  watched
+	ledger   *ledger.Ledger
+	insecure string // why the server is not secure, as --insecure allows
+	stops    []func()
 }
 
 func newServer(c *common, what string) server {
@@ -55,7 +57,7 @@ func newServer(c *common, what string) server {
 
 // options returns the settings that both have.
 func (s *server) options(hosts *[]string, limits *serve.Limits) []option {
-	return slices.Concat(s.cluster.options(), s.watch.options(), s.safe.options(),
+	return slices.Concat(s.cluster.options(), s.watch.options(), s.safe.options(), policyOptions(&s.policy),
 		limitOptions(limits, &s.cluster.MaxTags), []option{hostsOption(hosts)})
 }
 
@@ -68,9 +70,14 @@ func hostsOption(names *[]string) option {
 // secretFile are the settings that name files with secrets. The next version refuses those that others can read.
 var secretFile = regexp.MustCompile(`(tls-key|etcd-key|key-file|password-file|secret-file|token-file|tinyid-tokens)$`)
 
-// open opens metrics, traces and the ledger. It asks nothing of etcd, so wrong settings are found although etcd is
-// away.
-func (s *server) open(cmd *cobra.Command, instance string, labels prometheus.Labels) error {
+// open opens metrics, traces, the ledger, the policy and the files of TLS, and checks that the server is safe where it
+// listens. room is empty for a console, and hosts are by which HTTP may be called. It asks nothing of etcd, so wrong
+// settings are found although etcd is away.
+func (s *server) open(cmd *cobra.Command, room allocator.Room, instance string, hosts []string, log hclog.Logger) error {
+	var labels prometheus.Labels
+	if room != "" {
+		labels = prometheus.Labels{"room": string(room)}
+	}
 	watched, stop, err := s.watch.Start(cmd.Context(), build(), "march-"+s.start.What, instance, labels, s.log)
 	if err != nil {
 		return err
@@ -87,7 +94,19 @@ func (s *server) open(cmd *cobra.Command, instance string, labels prometheus.Lab
 			s.log.Warn("there is no setting of this variable of the environment", "variable", name)
 		}
 	}
-	s.ledger, err = s.cluster.Ledger(watched, s.log)
+	if s.ledger, err = s.cluster.Ledger(watched, s.log); err != nil {
+		return err
+	}
+	s.policy.Room, s.policy.Register, s.policy.Logger = string(room), watched.Metrics.Register, s.log.Named("access")
+	s.policy.Certificates = s.safe.cfg.ClientCA != ""
+	if s.start.Access, err = access.New(s.policy); err != nil {
+		return err
+	}
+	if s.start.TLS, err = s.safe.Open(s.log); err != nil {
+		return err
+	}
+	s.start.Hosts, s.start.Metrics, s.start.Log = hosts, watched.Metrics, log
+	s.insecure, err = s.safe.Check(&s.start)
 	return err
 }
 
@@ -102,25 +121,13 @@ func (s *server) close(err error) error {
 	return err
 }
 
-// protect opens the files of TLS, and checks that the server is safe where it listens; insecure is what is not.
-func (s *server) protect(gate *access.Gate, hosts []string, log hclog.Logger, doors ...listenAddress) (
-	files *tlsfiles.Files, insecure string, err error) {
-	if files, err = s.safe.Open(s.log); err != nil {
-		return nil, "", err
-	}
-	s.start.Hosts, s.start.Access, s.start.TLS = hosts, gate, files
-	s.start.Metrics, s.start.Log = s.watched.Metrics, log
-	insecure, err = s.safe.Check(files, gate != nil, log, append(s.start.Addresses(), doors...)...)
-	return files, insecure, err
-}
-
 // roomServer is a room's settings.
 type roomServer struct {
 	server
-	doors              doorFlags
-	policy             policyFlags
 	name, journal, pin string
 	warm, keys         []string
+	tokens             string // of TinyId
+	tlsDoors           bool
 	cfg                room.Config
 }
 
@@ -140,16 +147,25 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 
 func (r *roomServer) settings() []option {
 	return slices.Concat(r.server.options(&r.cfg.AllowedHosts, &r.cfg.Limits),
-		r.start.adminOptions(&r.cfg.AdvertiseAdmin), r.doors.options(), r.policy.options(), []option{
+		r.doorOptions(), []option{
 			{"name", usually(&r.name, r.hostname), "this instance's name: no other instance has it, and it stays the " +
 				"same over restarts"},
 			{"journal", &r.journal, `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`},
 			{"require-journal", &r.cfg.RequireJournal, "if this instance starts without its predecessor's journal, " +
 				"lease nothing until 'march instance confirm'; 'march cluster update --journal required' does the " +
 				"same for all instances"},
-			{"grpc", listenAt(&r.start.GRPC, defaultRoom), "where to serve gRPC, HOST:PORT"},
-			{"http", listenOrNot(&r.start.HTTP, "127.0.0.1:7020"), "where to serve HTTP/JSON, /livez, /readyz and " +
-				"/metrics, HOST:PORT; empty for nowhere"},
+			r.start.at(listening{flag: "grpc", what: "gRPC", to: &r.cfg.GRPC}, defaultRoom,
+				"where to serve gRPC, HOST:PORT"),
+			r.start.at(listening{flag: "http", what: "HTTP", to: &r.cfg.HTTP}, "127.0.0.1:7020",
+				"where to serve HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere"),
+			r.start.at(listening{flag: "admin-grpc", what: "admin gRPC", to: &r.cfg.AdminGRPC}, "", "where to serve "+
+				"operators' calls, reflection and health over gRPC, HOST:PORT; empty for --grpc. With it, --grpc "+
+				"serves callers who take IDs only"),
+			r.start.at(listening{flag: "admin-http", what: "admin HTTP", to: &r.cfg.AdminHTTP}, "", "with "+
+				"--admin-grpc: where to serve operators' calls, /metrics, /livez and /readyz over HTTP, HOST:PORT; "+
+				"empty for nowhere"),
+			{"advertise-admin", reachedAt(&r.cfg.AdvertiseAdmin, "advertise-admin"), "the address at which consoles " +
+				"and operators reach --admin-grpc (default that address, with this host's name for 0.0.0.0)"},
 			{"advertise", reachedAt(&r.cfg.Advertise, "advertise"), "the gRPC address at which other processes reach this instance (default " +
 				"--grpc, with this host's name for 0.0.0.0)"},
 			{"create-tags", &r.cfg.CreateTags, "create a tag when it is first asked for; for development"},
@@ -173,9 +189,9 @@ func (r *roomServer) settings() []option {
 				"dash of the host's name"},
 			{"worker-window", &r.cfg.WorkerWindow, "with --worker: how long the next process with that number waits " +
 				"after a crash, at most"},
-			{"client-workers", parsedBy(&r.cfg.ClientWorkers, "half", worker.ParseCallers), "how many workers of its slice the room lends to " +
-				"clients, which issue time-ordered IDs themselves: half of the slice, which is the most, or a " +
-				"number; 0 for none"},
+			{"client-workers", parsedBy(&r.cfg.ClientWorkers, "half", worker.ParseCallers), "how many workers of its " +
+				"slice the room lends to clients, which issue time-ordered IDs themselves: half of the slice, which " +
+				"is the most, or a number; 0 for none"},
 			{"agree-clock", &r.cfg.AgreeClock, "take workers of time-ordered IDs although this host's clock is ahead " +
 				"of the other instances' clocks; these IDs will always sort too late"},
 			{"drain", &r.cfg.Drain, "how long calls under way may take at the end"},
@@ -212,7 +228,7 @@ func (r *roomServer) read(name string) (err error) {
 	if cfg.Journal == "" && cfg.RequireJournal {
 		return invalidf("require-journal: there is none with --journal off; allowed: --journal DIR")
 	}
-	if r.start.AdminGRPC == "" && (r.start.AdminHTTP != "" || cfg.AdvertiseAdmin != "") {
+	if r.start.of("admin-grpc").at == "" && (r.start.of("admin-http").at != "" || cfg.AdvertiseAdmin != "") {
 		return invalidf("admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
 	}
 	return nil
@@ -225,23 +241,19 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 	}
 	cfg, ctx := &r.cfg, cmd.Context()
 	defer func() { err = r.close(err) }()
-	labels := prometheus.Labels{"room": string(cfg.Room)}
-	if err := r.open(cmd, string(cfg.Room)+"/"+string(cfg.Name), labels); err != nil {
+	err = r.open(cmd, cfg.Room, string(cfg.Room)+"/"+string(cfg.Name), cfg.AllowedHosts, cfg.Logger)
+	if err != nil {
 		return err
 	}
 	cfg.Metrics, cfg.Tracer, cfg.Ledger = r.watched.Metrics, r.watched.Tracer, r.ledger
 	cfg.Admin = r.watched.Admin(r.cluster.MaxTags)
-	r.policy.cfg.Certificates = r.safe.cfg.ClientCA != ""
-	if cfg.Access, err = r.policy.Gate(string(cfg.Room), r.watched.Metrics, r.log); err != nil {
-		return usageError{err}
-	}
-	if cfg.TLS, cfg.Insecure, err = r.protect(cfg.Access, cfg.AllowedHosts, cfg.Logger,
-		r.doors.At(&cfg.Doors)...); err != nil {
-		return usageError{err}
-	}
-	defer func() { cfg.Doors.Close() }() // if the server did not take them over
-	if err := r.doors.Settings(&cfg.Doors, cfg.Access != nil, r.log); err != nil {
-		return usageError{err}
+	cfg.Access, cfg.TLS, cfg.Insecure, cfg.Doors.Plain = r.start.Access, r.start.TLS, r.insecure, !r.tlsDoors
+	if r.tokens != "" {
+		if cfg.Doors.TinyIDTokens, err = tinyid.OpenTokens(r.tokens, r.log); err != nil {
+			return usageError{err}
+		}
+	} else if r.start.of("tinyid").at != "" && cfg.Access == nil {
+		return invalidf("tinyid: there are no tokens; allowed: with --tinyid-tokens FILE, or with --policy and --tokens")
 	}
 	r.start.Needs = func(ctx context.Context) error {
 		return r.cluster.roomNeeds(ctx, r.ledger, cfg.Room, cfg.Name)
@@ -250,15 +262,11 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 	if err := cfg.Validate(); err != nil || r.checkOnly {
 		return err
 	}
-	return stopped(ctx, r.start.Run(ctx, func(l listeners) (runner, error) {
+	return stopped(ctx, r.start.Run(ctx, func() (runner, error) {
 		cfg.Diagnose = diagnosing(cmd, r.ledger, cfg.Journal, r.watched)
-		cfg.GRPC, cfg.HTTP, cfg.AdminGRPC, cfg.AdminHTTP = l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP
 		// Only now, because port 0 stands for any free one.
-		cfg.Advertise = advertised(cfg.Advertise, l.GRPC, r.hostname)
-		cfg.AdvertiseAdmin = advertised(cfg.AdvertiseAdmin, l.AdminGRPC, r.hostname)
-		if err := r.doors.Open(&r.start, &cfg.Doors); err != nil {
-			return nil, err
-		}
+		cfg.Advertise = advertised(cfg.Advertise, cfg.GRPC, r.hostname)
+		cfg.AdvertiseAdmin = advertised(cfg.AdvertiseAdmin, cfg.AdminGRPC, r.hostname)
 		return room.New(*cfg)
 	}))
 }
@@ -266,8 +274,8 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 // consoleServer is a console's settings.
 type consoleServer struct {
 	server
-	policy consolePolicyFlags
-	cfg    console.Config
+	secret, key string // files
+	cfg         console.Config
 }
 
 func newConsole(c *common) *cobra.Command {
@@ -284,10 +292,11 @@ cluster, anywhere.`,
 
 func (s *consoleServer) settings() []option {
 	return slices.Concat(s.server.options(&s.cfg.AllowedHosts, &s.cfg.Limits),
-		s.policy.options(&s.cfg), []option{
-			{"grpc", listenAt(&s.start.GRPC, defaultConsole), "where to serve gRPC, HOST:PORT"},
-			{"http", listenOrNot(&s.start.HTTP, "127.0.0.1:7000"), "where to serve the page for browsers, HTTP/JSON, " +
-				"/livez, /readyz and /metrics, HOST:PORT; empty for nowhere"},
+		s.loginOptions(), []option{
+			s.start.at(listening{flag: "grpc", what: "gRPC", to: &s.cfg.GRPC}, defaultConsole,
+				"where to serve gRPC, HOST:PORT"),
+			s.start.at(listening{flag: "http", what: "HTTP", to: &s.cfg.HTTP}, "127.0.0.1:7000", "where to serve "+
+				"the page for browsers, HTTP/JSON, /livez, /readyz and /metrics, HOST:PORT; empty for nowhere"),
 			{"wait-for-etcd", usually(&s.start.Wait, true), "start and wait, not ready, if etcd does not answer; " +
 				"false: end with exit code 5"},
 			{"rooms", &s.cfg.Rooms, "addresses of instances, HOST:PORT, to show if etcd does not answer at the start"},
@@ -312,18 +321,15 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 	cfg, ctx := &s.cfg, cmd.Context()
 	cfg.Logger = s.log.Named("console")
 	defer func() { err = s.close(err) }()
-	if err := s.open(cmd, s.hostname, nil); err != nil {
+	if err := s.readLogin(); err != nil {
+		return err
+	}
+	if err := s.open(cmd, "", s.hostname, cfg.AllowedHosts, cfg.Logger); err != nil {
 		return err
 	}
 	cfg.Metrics, cfg.Tracer, cfg.Ledger = s.watched.Metrics, s.watched.Tracer, s.ledger
 	cfg.Admin = s.watched.Admin(s.cluster.MaxTags)
-	s.policy.cfg.Certificates = s.safe.cfg.ClientCA != ""
-	if err := s.policy.Set(cfg, s.watched.Metrics, s.log); err != nil {
-		return usageError{err}
-	}
-	if cfg.TLS, cfg.Insecure, err = s.protect(cfg.Access, cfg.AllowedHosts, cfg.Logger); err != nil {
-		return usageError{err}
-	}
+	cfg.Access, cfg.TLS, cfg.Insecure = s.start.Access, s.start.TLS, s.insecure
 	cfg.Credentials.TLS = s.safe.Calls(cfg.TLS)
 	// A console does without a layout: the first one is made through it.
 	s.start.Needs = func(ctx context.Context) error { return cfg.Needs(s.cluster.Ping(ctx, s.ledger)) }
@@ -331,11 +337,10 @@ func (s *consoleServer) run(cmd *cobra.Command) (err error) {
 	if err := cfg.Validate(); err != nil || s.checkOnly {
 		return err
 	}
-	return stopped(ctx, s.start.Run(ctx, func(l listeners) (runner, error) {
+	return stopped(ctx, s.start.Run(ctx, func() (runner, error) {
 		cfg.Diagnose = diagnosing(cmd, s.ledger, "", s.watched)
-		cfg.GRPC, cfg.HTTP = l.GRPC, l.HTTP
-		cfg.Advertise = advertised(cfg.Advertise, l.GRPC, s.hostname)
-		if h := l.HTTP; h != nil && s.start.within == nil {
+		cfg.Advertise = advertised(cfg.Advertise, cfg.GRPC, s.hostname)
+		if h := cfg.HTTP; h != nil && s.start.within == nil {
 			put(s.stderr, "the console's page: %s://%s/\n", urlScheme(cfg.TLS.Serves()), h.Addr())
 		}
 		return console.New(*cfg)
@@ -356,18 +361,6 @@ func diagnosing(cmd *cobra.Command, l *ledger.Ledger, journal string, w watched)
 		w.Metrics.Register(d)
 	}
 	return d
-}
-
-// adminOptions returns the settings of the addresses for operators.
-func (s *starting) adminOptions(advertise *string) []option {
-	return []option{
-		{"admin-grpc", listenOrNot(&s.AdminGRPC, ""), "where to serve operators' calls, reflection and health over gRPC, HOST:PORT; " +
-			"empty for --grpc. With it, --grpc serves callers who take IDs only"},
-		{"admin-http", listenOrNot(&s.AdminHTTP, ""), "with --admin-grpc: where to serve operators' calls, /metrics, /livez and " +
-			"/readyz over HTTP, HOST:PORT; empty for nowhere"},
-		{"advertise-admin", reachedAt(advertise, "advertise-admin"), "the address at which consoles and operators reach --admin-grpc (default that " +
-			"address, with this host's name for 0.0.0.0)"},
-	}
 }
 
 // limitOptions returns the limits on how much of a server callers may use.
@@ -447,12 +440,6 @@ func (s *serverTLS) Open(log hclog.Logger) (*tlsfiles.Files, error) {
 	return s.open(false, log)
 }
 
-// listenAddress is where a server is to listen, HOST:PORT; empty for nowhere.
-type listenAddress struct {
-	Flag, At string
-	Plain    bool // without TLS, also where the server has it
-}
-
 // Calls returns the TLS with which a server calls others: own is its own; nil for none.
 func (s *serverTLS) Calls(own *tlsfiles.Files) *tlsfiles.Files {
 	if s.cfg.CA == "" && s.cfg.Cert == "" {
@@ -469,32 +456,30 @@ func urlScheme(secured bool) string {
 	return "http"
 }
 
-// Check returns why a server is not secure, empty if it is: other machines reach it, and it
-// has no TLS or no identities. policy says that it has a policy. Its error is Invalid if the
-// server is not secure and --insecure was not given.
-func (s *serverTLS) Check(own *tlsfiles.Files, policy bool, log hclog.Logger,
-	addresses ...listenAddress) (why string, err error) {
-	for _, a := range addresses {
-		if a.At == "" || loopback(a.At) {
+// Check returns why a server is not secure, empty if it is: other machines reach it, and it has no TLS or no identities.
+// Its error is Invalid if the server is not secure and --insecure was not given.
+func (s *serverTLS) Check(start *starting) (why string, err error) {
+	for _, l := range start.all {
+		if l.at == "" || loopback(l.at) {
 			continue
 		}
 		var lacks []string
-		if !own.Serves() || a.Plain {
+		if !start.TLS.Serves() || l.tls != nil && !*l.tls {
 			lacks = append(lacks, "no TLS (--tls-cert, --tls-key)")
 		}
-		if !policy && !own.RequiresClient() {
+		if start.Access == nil && !start.TLS.RequiresClient() {
 			lacks = append(lacks, "no identities of callers (--policy)")
 		}
 		if len(lacks) == 0 {
 			continue
 		}
-		why = "other machines reach it at " + a.At + " (--" + a.Flag + "), where it has " + strings.Join(lacks, " and ")
+		why = "other machines reach it at " + l.at + " (--" + l.flag + "), where it has " + strings.Join(lacks, " and ")
 		if !s.Insecure {
 			return why, invalidf("%s: other machines reach %s, where this server would have %s; allowed: "+
 				"a loopback address such as 127.0.0.1, or with TLS and a policy, or with --insecure",
-				a.Flag, a.At, strings.Join(lacks, " and "))
+				l.flag, l.at, strings.Join(lacks, " and "))
 		}
-		log.Warn("insecure, as --insecure allows", "why", why)
+		start.Log.Warn("insecure, as --insecure allows", "why", why)
 		return why, nil
 	}
 	return "", nil
@@ -532,67 +517,59 @@ func (f *filesTLS) open(on bool, log hclog.Logger) (*tlsfiles.Files, error) {
 	return tlsfiles.Open(f.cfg)
 }
 
-// policyFlags are the settings of a server's policy.
-type policyFlags struct{ cfg access.Config }
-
-func (f *policyFlags) options() []option {
+// policyOptions are the settings of a server's policy.
+func policyOptions(cfg *access.Config) []option {
 	return []option{
-		{"policy", &f.cfg.Policy, "YAML file that says which caller may make which call; it is read again when it " +
+		{"policy", &cfg.Policy, "YAML file that says which caller may make which call; it is read again when it " +
 			"changes. Without it, every caller may make every call"},
-		{"tokens", &f.cfg.Tokens, "with --policy: file with the hashes of the tokens that callers may give, from " +
+		{"tokens", &cfg.Tokens, "with --policy: file with the hashes of the tokens that callers may give, from " +
 			"'march token create'"},
-		{"oidc-issuer", &f.cfg.Issuer, "with --policy: address of the OpenID Connect issuer whose tokens (JWT) " +
+		{"oidc-issuer", &cfg.Issuer, "with --policy: address of the OpenID Connect issuer whose tokens (JWT) " +
 			"callers may give"},
-		{"oidc-audience", &f.cfg.Audience, "the audience that such a token must have"},
-		{"identities", &f.cfg.Identities, "with --policy: YAML file with several issuers and CAs of clients' " +
+		{"oidc-audience", &cfg.Audience, "the audience that such a token must have"},
+		{"identities", &cfg.Identities, "with --policy: YAML file with several issuers and CAs of clients' " +
 			"certificates, and the names that each may give; with it, --oidc-issuer says at which of them browsers " +
 			"log in"},
-		{"jwks-file", &f.cfg.Keys, "file with the public keys (JWKS) that sign such tokens, instead of asking the " +
+		{"jwks-file", &cfg.Keys, "file with the public keys (JWKS) that sign such tokens, instead of asking the " +
 			"issuer for them"},
 	}
 }
 
-// consolePolicyFlags are those of a console, with the logins to its page.
-type consolePolicyFlags struct {
-	policyFlags
-	secret, key string // files
-}
-
-// options returns the settings, which set cfg.
-func (f *consolePolicyFlags) options(cfg *console.Config) []option {
-	return slices.Concat(f.policyFlags.options(), []option{
-		{"token-file", &cfg.Credentials.TokenFile, "file with the token that this console gives to the instances " +
+// loginOptions are the settings of the logins to a console's page.
+func (s *consoleServer) loginOptions() []option {
+	login := &s.cfg.Login
+	return []option{
+		{"token-file", &s.cfg.Credentials.TokenFile, "file with the token that this console gives to the instances " +
 			"that it asks"},
-		{"oidc-client-id", &cfg.Login.ClientID, "this console's client ID at --oidc-issuer, for logins to the page; " +
+		{"oidc-client-id", &login.ClientID, "this console's client ID at --oidc-issuer, for logins to the page; " +
 			"empty for logins by tokens only"},
-		{"oidc-client-secret-file", &f.secret, "file with that client's secret, if it has one"},
-		{"public-url", &cfg.Login.PublicURL, "address at which browsers reach the page, such as " +
+		{"oidc-client-secret-file", &s.secret, "file with that client's secret, if it has one"},
+		{"public-url", &login.PublicURL, "address at which browsers reach the page, such as " +
 			"https://march.example.com; it is served under this name only"},
-		{"session-key-file", &f.key, "file with 32 random bytes or more that protect logins, the same for all " +
+		{"session-key-file", &s.key, "file with 32 random bytes or more that protect logins, the same for all " +
 			"consoles; without it, logins end with this process"},
-		{"session-lasts", usually(&cfg.Login.Lasts, 12*time.Hour), "how long a login to the page lasts"},
-	})
+		{"session-lasts", usually(&login.Lasts, 12*time.Hour), "how long a login to the page lasts"},
+	}
 }
 
-// Set sets what the flags ask for in cfg. Its error is Invalid.
-func (f *consolePolicyFlags) Set(cfg *console.Config, metrics *serve.Metrics, log hclog.Logger) (err error) {
-	if f.secret != "" {
-		secret, err := readSecret("oidc-client-secret-file", f.secret)
+// readLogin reads what these settings name. Its error is Invalid.
+func (s *consoleServer) readLogin() (err error) {
+	if s.secret != "" {
+		secret, err := readSecret("oidc-client-secret-file", s.secret)
 		if err != nil {
 			return err
 		}
-		cfg.Login.ClientSecret = string(bytes.TrimSpace(secret))
+		s.cfg.Login.ClientSecret = string(bytes.TrimSpace(secret))
 	}
-	if f.key != "" {
-		if cfg.Login.Key, err = readSecret("session-key-file", f.key); err != nil {
+	if s.key != "" {
+		if s.cfg.Login.Key, err = readSecret("session-key-file", s.key); err != nil {
 			return err
 		}
 	}
-	if f.cfg.Policy == "" && cfg.Login.ClientID != "" {
+	if s.policy.Policy == "" && s.cfg.Login.ClientID != "" {
 		return invalidf("oidc-client-id: given without a policy, so that no browser has to log in; give --policy FILE")
 	}
-	cfg.Access, err = f.Gate("", metrics, log)
-	return err
+	return nil
 }
 
 // passwordFile returns a function that reads the password of etcd's user from a file. Its
@@ -616,13 +593,6 @@ func readSecret(setting, path string) ([]byte, error) {
 	return content, err
 }
 
-// Gate returns what the flags ask for; nil without a policy. room is the server's room, empty
-// for a console. Its error is Invalid.
-func (f *policyFlags) Gate(room string, metrics *serve.Metrics, log hclog.Logger) (*access.Gate, error) {
-	f.cfg.Room, f.cfg.Register, f.cfg.Logger = room, metrics.Register, log.Named("access")
-	return access.New(f.cfg)
-}
-
 // doorKind is a door for other systems' clients.
 type doorKind struct {
 	Flag, System string
@@ -637,72 +607,25 @@ var doorKinds = [...]doorKind{
 	{"cosid", "CosId", func(d *room.Doors) *net.Listener { return &d.CosID }},
 }
 
-// doorFlags say where a room answers other systems' clients.
-type doorFlags struct {
-	addresses [len(doorKinds)]string
-	tokens    string
-	snowflake allocator.Tag  // that Leaf's Snowflake answers from; empty for none
-	machines  allocator.Room // the reserved range of CosId's machine IDs; empty for none
-	tls       bool
-}
-
-// options returns the settings, as a room has them.
-func (f *doorFlags) options() (list []option) {
-	for k, kind := range doorKinds {
-		list = append(list, option{kind.Flag, listenOrNot(&f.addresses[k], ""),
-			"where to answer clients of " + kind.System + ", HOST:PORT; empty for nowhere"})
+// doorOptions are the settings of a room's doors for other systems' clients.
+func (r *roomServer) doorOptions() (list []option) {
+	for _, kind := range doorKinds {
+		list = append(list, r.start.at(listening{flag: kind.Flag, what: kind.System, to: kind.Listener(&r.cfg.Doors),
+			tls: &r.tlsDoors}, "", "where to answer clients of "+kind.System+", HOST:PORT; empty for nowhere"))
 	}
-	return slices.Concat(list, f.tagOptions(), []option{
-		{"tls-doors", usually(&f.tls, true), "with --tls-cert: answer clients of other systems over TLS, too"},
-		{"tinyid-tokens", &f.tokens, "file of TinyId's tokens: lines of a token and a bizType, * for all; read again " +
+	return slices.Concat(list, doorTagOptions(&r.cfg.Doors), []option{
+		{"tls-doors", usually(&r.tlsDoors, true), "with --tls-cert: answer clients of other systems over TLS, too"},
+		{"tinyid-tokens", &r.tokens, "file of TinyId's tokens: lines of a token and a bizType, * for all; read again " +
 			"each minute"},
 	})
 }
 
-// tagOptions returns the settings that march dev has, too.
-func (f *doorFlags) tagOptions() []option {
+// doorTagOptions returns the settings of doors that march dev has, too.
+func doorTagOptions(doors *room.Doors) []option {
 	return []option{
-		{"leaf-snowflake", optional(&f.snowflake, allocator.ParseTag), "the tag of time-ordered IDs for " +
+		{"leaf-snowflake", optional(&doors.LeafSnowflake, allocator.ParseTag), "the tag of time-ordered IDs for " +
 			"Leaf's /api/snowflake/get"},
-		{"cosid-machines", optional(&f.machines, allocator.ParseRoom), "the layout's reserved range " +
+		{"cosid-machines", optional(&doors.CosIDMachines, allocator.ParseRoom), "the layout's reserved range " +
 			"for machine IDs of CosId's clients; empty for none"},
 	}
-}
-
-// Settings checks the flags, and reads what they name. policy says that the room has one. Its errors are Invalid.
-func (f *doorFlags) Settings(doors *room.Doors, policy bool, log hclog.Logger) (err error) {
-	doors.LeafSnowflake, doors.CosIDMachines = f.snowflake, f.machines
-	if f.tokens != "" {
-		doors.TinyIDTokens, err = tinyid.OpenTokens(f.tokens, log)
-		return err
-	}
-	for k, kind := range doorKinds {
-		if kind.Flag == "tinyid" && f.addresses[k] != "" && !policy {
-			return invalidf("tinyid: there are no tokens; allowed: with --tinyid-tokens FILE, or with --policy and " +
-				"--tokens")
-		}
-	}
-	return nil
-}
-
-// At returns where the doors are to listen, and notes in doors whether they have TLS.
-func (f *doorFlags) At(doors *room.Doors) (list []listenAddress) {
-	doors.Plain = !f.tls
-	for k, kind := range doorKinds {
-		list = append(list, listenAddress{Flag: kind.Flag, At: f.addresses[k], Plain: doors.Plain})
-	}
-	return list
-}
-
-// Open opens the doors. The caller closes them where no server did.
-func (f *doorFlags) Open(s *starting, doors *room.Doors) (err error) {
-	for k, kind := range doorKinds {
-		if f.addresses[k] == "" {
-			continue
-		}
-		if *kind.Listener(doors), err = s.listen("room "+kind.System, f.addresses[k], kind.Flag); err != nil {
-			return err
-		}
-	}
-	return nil
 }

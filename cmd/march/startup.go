@@ -44,10 +44,8 @@ type runner interface {
 
 // starting is a room or a console that is to start.
 type starting struct {
-	What       string // room or console
-	GRPC, HTTP string // where to listen; HTTP may be empty
-	// AdminGRPC and AdminHTTP are where to listen for operators; empty for GRPC and HTTP.
-	AdminGRPC, AdminHTTP string
+	What string // room or console
+	all  []*listening
 	// Wait says that the server waits for what it needs. Otherwise it ends.
 	Wait bool
 	// Needs asks etcd for what the server cannot start without, and returns why it is missing. Whatever etcd lacks is
@@ -67,23 +65,44 @@ type within struct {
 	begun  chan<- runner
 }
 
-// listeners are a server's; nil for an address that it does not have.
-type listeners struct{ GRPC, HTTP, AdminGRPC, AdminHTTP net.Listener }
+// listening is an address of a server.
+type listening struct {
+	flag, what string
+	at         string        // empty for nowhere
+	to         *net.Listener // where its listener goes
+	tls        *bool         // false for none, although the server has TLS; nil for true
+}
 
-// close closes the listeners.
-func (l *listeners) close() {
-	for _, l := range []net.Listener{l.GRPC, l.HTTP, l.AdminGRPC, l.AdminHTTP} {
-		if l != nil {
-			_ = l.Close()
+// at is the setting of an address. gRPC must have one.
+func (s *starting) at(l listening, standard, help string) option {
+	s.all = append(s.all, &l)
+	if l.flag == "grpc" {
+		return option{l.flag, listenAt(&l.at, standard), help}
+	}
+	return option{l.flag, listenOrNot(&l.at, standard), help}
+}
+
+// of returns the address of a flag.
+func (s *starting) of(flag string) *listening {
+	for _, l := range s.all {
+		if l.flag == flag {
+			return l
 		}
 	}
+	return &listening{}
+}
+
+// open opens the listener of an address, where that is not done already.
+func (s *starting) open(l *listening) (err error) {
+	if l.at != "" && *l.to == nil {
+		*l.to, err = s.listen(s.What+" "+l.what, l.at, l.flag)
+	}
+	return err
 }
 
 // Run opens the listeners and runs the server that build makes with them.
-func (s *starting) Run(ctx context.Context, build func(listeners) (runner, error)) error {
+func (s *starting) Run(ctx context.Context, build func() (runner, error)) error {
 	signal.Ignore(syscall.SIGPIPE) // a server goes on when the reader of its log has gone
-	var l listeners
-	var err error
 	end := func() {}
 	up := sync.OnceFunc(func() {
 		if s.within == nil {
@@ -91,42 +110,30 @@ func (s *starting) Run(ctx context.Context, build func(listeners) (runner, error
 		}
 	})
 	defer func() { end() }()
-	l.HTTP, err = s.await(ctx, up)
+	err := s.await(ctx, up)
 	// Nothing listens for gRPC before, so callers are refused at once and ask another server.
-	for _, open := range []struct {
-		to             *net.Listener
-		what, at, flag string
-	}{
-		{&l.GRPC, " gRPC", s.GRPC, "grpc"}, {&l.HTTP, " HTTP", s.HTTP, "http"},
-		{&l.AdminGRPC, " admin gRPC", s.AdminGRPC, "admin-grpc"},
-		{&l.AdminHTTP, " admin HTTP", s.AdminHTTP, "admin-http"},
-	} {
-		if err == nil && *open.to == nil && open.at != "" {
-			*open.to, err = s.listen(s.What+open.what, open.at, open.flag)
+	for _, l := range s.all {
+		if err == nil {
+			err = s.open(l)
 		}
 	}
-	if err != nil {
-		l.close()
-		return err
+	var running runner
+	if err == nil {
+		up()
+		running, err = build()
 	}
-	up()
-	running, err := build(l)
 	if err != nil {
-		l.close()
+		for _, l := range s.all {
+			if *l.to != nil {
+				_ = (*l.to).Close()
+			}
+		}
 		return err
 	}
 	if s.within != nil {
 		s.within.begun <- running
 	}
 	return running.Run(ctx)
-}
-
-// Addresses are where the server is to listen.
-func (s *starting) Addresses() []listenAddress {
-	return []listenAddress{
-		{Flag: "grpc", At: s.GRPC}, {Flag: "http", At: s.HTTP},
-		{Flag: "admin-grpc", At: s.AdminGRPC}, {Flag: "admin-http", At: s.AdminHTTP},
-	}
 }
 
 // askEvery is how often a server that waits asks again, and sayEvery how often it says in
@@ -137,27 +144,27 @@ const (
 )
 
 // await returns once there is what the server needs. A server that has to wait for it
-// answers health checks over HTTP meanwhile, and returns that listener. It calls up when it waits.
-func (s *starting) await(ctx context.Context, up func()) (net.Listener, error) {
+// answers health checks over HTTP meanwhile. It calls up when it waits.
+func (s *starting) await(ctx context.Context, up func()) error {
 	missing := s.Needs(ctx)
 	if missing == nil || !s.Wait || ctx.Err() != nil {
-		return nil, missing
+		return missing
 	}
 	var h net.Listener
-	if s.HTTP != "" {
-		var err error
-		if h, err = s.listen(s.What+" HTTP", s.HTTP, "http"); err != nil {
-			return nil, err
+	if l := s.of("http"); l.at != "" {
+		if err := s.open(l); err != nil {
+			return err
 		}
+		h = *l.to
 	}
 	up()
 	metrics := s.Metrics
-	if s.AdminGRPC != "" {
+	if s.of("admin-grpc").at != "" {
 		metrics = nil // they are for operators
 	}
 	w := waiting{starting: s, since: time.Now()}
 	w.missing.Store(&missing)
-	return h, serve.Wait(ctx, serve.Config{
+	return serve.Wait(ctx, serve.Config{
 		HTTP: h, AllowedHosts: s.Hosts, Access: s.Access, TLS: s.TLS, Metrics: metrics, Logger: s.Log, Ready: w.checks,
 	}, w.run)
 }

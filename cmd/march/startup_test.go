@@ -223,8 +223,7 @@ func (s *startingRoom) check(breaks func(*startingRoom) (mend func()), waits, sa
 	server.Needs = func(ctx context.Context) error { return s.flags.roomNeeds(ctx, l, "a", "one") }
 	ended := make(chan error, 1)
 	go func() {
-		_, err := server.await(s.Context(), func() {})
-		ended <- err
+		ended <- server.await(s.Context(), func() {})
 	}()
 	if waits != "" {
 		testcluster.Await(s, "the instance says what it waits for", func() bool {
