@@ -165,6 +165,36 @@ func TestVerifyMoves(t *testing.T) {
 	}
 }
 
+// A check whose revision etcd forgets begins anew, and gives up in the end.
+func TestVerifyCompacted(t *testing.T) {
+	for _, often := range []int{1, 9} {
+		m, _, revisions := verifyCluster(t)
+		putGood(m, "t", revisions)
+		conn, trips := m.Open(), 0
+		var compacting sync.Mutex // the status is asked beside
+		conn.Fate(func(store.Txn) (fate ledgertest.Fate) {
+			compacting.Lock()
+			defer compacting.Unlock()
+			if trips++; trips%4 == 3 && trips < 4*often {
+				putGood(m, "t", revisions)
+				m.Compact()
+			}
+			return fate
+		})
+		reader, err := ledger.New(conn, ledger.DefaultConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := verify.Run(t.Context(), reader.Cluster(), verify.Options{})
+		if often == 1 && (err != nil || len(report.Problems) > 0 || report.Tags != 1) {
+			t.Errorf("compacted once: %v %+v", err, report)
+		}
+		if often > 1 && allocator.KindOf(err) != allocator.Unavailable {
+			t.Errorf("compacted again and again: %v", err)
+		}
+	}
+}
+
 // No cluster, etcd away and the caller's context end Verify early.
 func TestVerifyErrors(t *testing.T) {
 	m := ledgertest.NewFake(t)

@@ -2,11 +2,9 @@ package verify
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -41,7 +39,6 @@ const full = record.MaxAudits - record.AuditReserve - 2*record.AuditSlack - reco
 type auditing struct {
 	verification
 	report  AuditReport
-	at      int64                        // the revision that all is read at
 	entries map[string]record.AuditEntry // by key without the prefix, with no values
 	chains  map[string]map[int64]string  // by writer and sequence: the key
 }
@@ -75,23 +72,17 @@ func Audit(ctx context.Context, cluster *record.Cluster, heads []Head) (AuditRep
 // ring checks a ring.
 func (a *auditing) ring(ctx context.Context, ring string, heads []Head) error {
 	name := strings.TrimPrefix(ring, string(a.cluster.Keys))
+	answer, err := a.gets(ctx, firstPage(ring, verifyPage))
+	if err != nil {
+		return err
+	}
 	var keys []string
-	const page = 1000
-	for from := ring; ; {
-		kvs, err := a.gets(ctx, store.Get{Interval: store.Interval{Key: from, End: store.PrefixEnd(ring)}, Limit: page})
-		if err != nil {
-			return err
+	if err := a.rest(ctx, ring, verifyPage, answer.Got[0], func(kv store.KV) {
+		if key := strings.TrimPrefix(kv.Key, string(a.cluster.Keys)); a.entry(key, kv) {
+			keys = append(keys, key)
 		}
-		for _, kv := range kvs {
-			key := strings.TrimPrefix(kv.Key, string(a.cluster.Keys))
-			if a.entry(key, kv) {
-				keys = append(keys, key)
-			}
-		}
-		if len(kvs) < page {
-			break
-		}
-		from = kvs[page-1].Key + "\x00"
+	}); err != nil {
+		return err
 	}
 	if ring == a.cluster.Keys.Audits() {
 		a.report.Changes = int64(len(keys))
@@ -109,22 +100,6 @@ func (a *auditing) ring(ctx context.Context, ring string, heads []Head) error {
 	}
 	a.heads(name, removed, heads)
 	return nil
-}
-
-// gets reads an interval at the revision of the check.
-func (a *auditing) gets(ctx context.Context, get store.Get) ([]store.KV, error) {
-	get.At = a.at
-	answer, err := a.cluster.Gets(ctx, store.Op{Get: &get})
-	if errors.Is(err, store.ErrCompacted) {
-		return nil, allocator.Errorf(allocator.Unavailable, "etcd was compacted during the check: run it again")
-	}
-	if err != nil {
-		return nil, err
-	}
-	if a.at == 0 {
-		a.at = answer.Revision
-	}
-	return answer.Got[0], nil
 }
 
 // entry reads an entry, and reports whether it is one.
@@ -157,10 +132,11 @@ func (a *auditing) entry(key string, kv store.KV) bool {
 // oldest returns the ID up to which entries were removed because the ring was full.
 func (a *auditing) oldest(ctx context.Context, ring, name string, keys []string) (removed string, err error) {
 	key := a.cluster.Keys.Oldest(ring)
-	kvs, err := a.gets(ctx, store.Get{Interval: store.Interval{Key: key}})
+	answer, err := a.gets(ctx, store.OpGet(key))
 	if err != nil {
 		return "", err
 	}
+	kvs := answer.Got[0]
 	isFull := len(keys) >= full
 	if len(kvs) == 0 {
 		if isFull { // of a build that notes nothing

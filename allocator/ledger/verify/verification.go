@@ -1,6 +1,8 @@
 package verify
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/march-id/march/allocator"
@@ -52,20 +54,32 @@ type verification struct {
 	report   Report
 	checker  checker
 
-	layout store.KV // the key, as the history was last read with it; no ModRevision: it is not there
-	fresh  bool     // whether layout was read
+	at     int64    // the revision that all is read at; 0 before the first answer
+	layout store.KV // the key; no ModRevision: it is not there
 	newest store.KV // the last key of the history
 
 	revisions map[int64]allocator.Layout // of the history, by the revision at which each was written
 	epochID   string                     // of the epoch in force, or of the one that a halt stopped
+	windows   map[record.WorkerID][]window
 
-	windows  map[record.WorkerID][]window
-	overlaps [][2]string // keys of windows with a time in common
+	current int64  // the version of the layout; 0 where it cannot be read
+	active  string // the ID of the migration that is under way, empty for none,
+	runs    bool   // and that it is there
+}
 
-	current int64  // the version of the layout, as it was last read; 0 where it cannot be read
-	active  string // the ID of the migration that was under way at first, empty for none
-
-	pagers map[string]*store.Pager // by prefix
+// gets reads keys at the revision of the check, which is that of its first answer.
+func (v *verification) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
+	for _, op := range ops {
+		op.Get.At = v.at
+	}
+	answer, err := v.cluster.Gets(ctx, ops...)
+	switch {
+	case errors.Is(err, store.ErrCompacted):
+		err = allocator.Errorf(allocator.Unavailable, "etcd was compacted during the check: run it again: %w", err)
+	case err == nil && v.at == 0:
+		v.at = answer.Revision
+	}
+	return answer, err
 }
 
 // add adds a problem, of a bounded length.
@@ -89,22 +103,4 @@ func (v *verification) unreadable(key string, err error) {
 		next += ": `" + d.Command + "`"
 	}
 	v.problem("%s; next: %s", d.Says(err), next)
-}
-
-// missing adds a key that must exist, but does not.
-func (v *verification) missing(key string) {
-	v.unreadable(key, record.Gone(key))
-}
-
-// pager returns the pager of a list.
-func (v *verification) pager(prefix string) *store.Pager {
-	if v.pagers[prefix] == nil {
-		v.pagers[prefix] = &store.Pager{Read: v.cluster.Gets, Prefix: prefix}
-	}
-	return v.pagers[prefix]
-}
-
-// page reads up to n keys from key up to end.
-func page(key, end string, n int64) store.Op {
-	return store.Op{Get: &store.Get{Interval: store.Interval{Key: key, End: end}, Limit: n}}
 }

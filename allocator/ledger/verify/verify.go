@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -18,54 +19,56 @@ import (
 )
 
 const (
-	// verifyPage is how many keys of a room are read at once, and verifyKeys
-	// how many of all rooms: a key and its value have a kilobyte at most.
-	verifyPage = 1000
-	verifyKeys = 16_000
+	// verifyPage is how many keys of a list are read at once, verifyKeys how many of a tag and all rooms, and
+	// migrationPage how many migrations: a key and its value have a kilobyte at most, a migration may have a megabyte.
+	verifyPage    = 1000
+	verifyKeys    = 16_000
+	migrationPage = 16
+	// attempts bounds how often a check begins anew because etcd was compacted meanwhile.
+	attempts = 3
 )
 
 // Run reads a live cluster and checks what must hold in it: see DESIGN
-// section 3. It reads every key, and reports the effect and the remedy of each unreadable one. It
+// section 3. It reads every key at one revision, and reports the effect and the remedy of each unreadable one. It
 // keeps one page of keys at a time in memory, and all layouts. A small cluster takes a few round
 // trips. If the cluster could not be read to its end, Run returns an error and the problems found
 // so far.
-//
-// A cluster changes while it is read. The marks of a tag are from one snapshot, which
-// also shows the layout against which they are checked: the reading transaction
-// compares the layout. If it is another one, the rest of the history is read, and then
-// the page again. Different tags may be from different snapshots: no check spans
-// two tags.
-func Run(ctx context.Context, cluster *record.Cluster, opts Options) (Report, error) {
-	v := &verification{
-		cluster: cluster, page: cmp.Or(opts.PageSize, verifyPage), progress: opts.Progress,
-		pagers:    make(map[string]*store.Pager),
-		revisions: make(map[int64]allocator.Layout), windows: make(map[record.WorkerID][]window),
+func Run(ctx context.Context, cluster *record.Cluster, opts Options) (report Report, err error) {
+	alarms := alarms(ctx, cluster)
+	for range attempts {
+		v := &verification{
+			cluster: cluster, page: cmp.Or(opts.PageSize, verifyPage), progress: opts.Progress,
+			revisions: make(map[int64]allocator.Layout), windows: make(map[record.WorkerID][]window),
+		}
+		v.checker.add = v.add
+		err = v.run(ctx)
+		report = v.report
+		report.Layouts, report.Rooms = int64(len(v.checker.layouts)), int64(len(v.checker.ever))
+		if versions := slices.Collect(maps.Keys(v.checker.layouts)); len(versions) > 0 {
+			report.Reserved = int64(len(v.checker.layouts[slices.Max(versions)].Reserved))
+		}
+		if !errors.Is(err, store.ErrCompacted) {
+			break
+		}
 	}
-	v.checker.add = v.add
-	alarms := v.alarms(ctx)
-	err := v.run(ctx)
 	if lines := <-alarms; len(lines) > 0 {
-		all := slices.Concat(lines, v.report.Problems)
-		v.report.Problems = all[:min(len(all), MaxProblems)]
-		v.report.More += int64(len(all) - len(v.report.Problems))
+		all := slices.Concat(lines, report.Problems)
+		report.Problems = all[:min(len(all), MaxProblems)]
+		report.More += int64(len(all) - len(report.Problems))
 	}
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("verify: %w", ctx.Err())
 	}
-	v.report.Layouts, v.report.Rooms = int64(len(v.checker.layouts)), int64(len(v.checker.ever))
-	if versions := slices.Collect(maps.Keys(v.checker.layouts)); len(versions) > 0 {
-		v.report.Reserved = int64(len(v.checker.layouts[slices.Max(versions)].Reserved))
-	}
-	return v.report, err
+	return report, err
 }
 
 // alarms asks etcd for its alarms while the keys are read. The channel then has a problem for
 // each. It has none if etcd does not answer, because the reads then fail too.
-func (v *verification) alarms(ctx context.Context) <-chan []string {
+func alarms(ctx context.Context, cluster *record.Cluster) <-chan []string {
 	found := make(chan []string, 1)
 	go func() {
 		var lines []string
-		status, err := v.cluster.Status(ctx)
+		status, err := cluster.Status(ctx)
 		if err == nil && status.Corrupt {
 			lines = append(lines, "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: "+
 				"no IDs are leased; next: `march status`")
@@ -86,7 +89,7 @@ func (v *verification) run(ctx context.Context) error {
 		}
 		v.unreadable(damaged.Key, damaged)
 	}
-	for _, part := range []func(context.Context) error{v.singles, v.tags, v.lists, v.strays} {
+	for _, part := range []func(context.Context) error{v.others, v.tags, v.strays} {
 		if err := part(ctx); err != nil {
 			return err
 		}
@@ -94,42 +97,185 @@ func (v *verification) run(ctx context.Context) error {
 	return nil
 }
 
-// rooms returns the rooms of which marks are read. A transaction holds an operation
-// for each; etcd takes maxOps.
-func (v *verification) rooms() []allocator.Room {
-	if len(v.checker.ever) > allocator.MaxRooms {
-		return v.checker.ever[:allocator.MaxRooms] // the lists shrank, which was reported
+// others checks all keys but those of tags. It reads the first pages of all kinds together: most have only one.
+func (v *verification) others(ctx context.Context) error {
+	k := v.cluster.Keys
+	kinds := slices.DeleteFunc(k.Known(), func(is string) bool { // Attach has read the identity
+		return is == k.Identity() || is == k.Tags() || is == k.Marks("")
+	})
+	size := func(kind string) int64 {
+		if kind == k.Migrations() {
+			return min(v.page, migrationPage)
+		}
+		return v.page
 	}
-	return v.checker.ever
-}
-
-// underLayout reads gets in one snapshot that shows the layout up to which the
-// history was read. If the layout has changed, it reads the rest of the history and
-// calls gets again.
-func (v *verification) underLayout(ctx context.Context,
-	gets func(rooms []allocator.Room) []store.Op) (store.Answer, error) {
-	for {
-		unmoved := store.Absent(v.cluster.Keys.Layout())
-		if v.layout.ModRevision != 0 {
-			unmoved = store.Unchanged(v.layout)
-		}
-		answer, err := v.cluster.Read(ctx, store.Txn{If: []store.Cond{unmoved}, Then: gets(v.rooms())})
-		if err != nil || answer.Succeeded {
-			return answer, err
-		}
-		if err := v.history(ctx); err != nil {
-			return store.Answer{}, err
+	ops := make([]store.Op, len(kinds))
+	for at, kind := range kinds {
+		if ops[at] = store.OpGet(kind); strings.HasSuffix(kind, "/") {
+			ops[at] = firstPage(kind, size(kind))
 		}
 	}
+	answer, err := v.gets(ctx, ops...)
+	if err != nil {
+		return err
+	}
+	for at, kind := range kinds {
+		switch found := answer.Got[at]; {
+		case len(found) == 0 && kind == k.Epoch():
+			v.unreadable(kind, record.Gone(kind))
+		default:
+			if err := v.rest(ctx, kind, size(kind), found, v.take); err != nil {
+				return err
+			}
+		}
+		if kind == k.Layouts() {
+			v.inForce()
+		}
+	}
+	if v.active != "" && !v.runs {
+		v.add("key %s: there is no migration %s; "+stops, k.ActiveMigration(), v.active)
+	}
+	return nil
 }
 
-// tags checks all tags, chunk by chunk. A chunk is the names from lo up to hi,
-// exclusive; hi is empty for no bound.
-func (v *verification) tags(ctx context.Context) error {
-	for lo := ""; ; {
-		tags, hi, err := v.chunk(ctx, lo)
+// firstPage reads the first n keys of a list.
+func firstPage(prefix string, n int64) store.Op {
+	op := store.OpGetPrefix(prefix)
+	op.Get.Limit = n
+	return op
+}
+
+// rest calls use with the keys of a list: those that firstPage found, and, page by page, those after them.
+func (v *verification) rest(ctx context.Context, prefix string, size int64, found []store.KV,
+	use func(store.KV)) error {
+	for _, kv := range found {
+		use(kv)
+	}
+	if int64(len(found)) < size || !strings.HasSuffix(prefix, "/") {
+		return nil
+	}
+	pages := store.Pager{Read: v.gets, Prefix: prefix}
+	for lo := found[len(found)-1].Key[len(prefix):] + "\x00"; ; {
+		hi, err := pages.End(ctx, lo, size)
 		if err != nil {
 			return err
+		}
+		answer, err := v.gets(ctx, store.Within(prefix, lo, hi))
+		if err != nil {
+			return err
+		}
+		for _, kv := range answer.Got[0] {
+			use(kv)
+		}
+		if lo = hi; hi == "" {
+			return nil
+		}
+	}
+}
+
+// stops is what a wrong name of the migration under way stops.
+const stops = "it stops migrations: none goes on, and no other starts; next: delete the key"
+
+// take checks a key that is not one of a tag.
+func (v *verification) take(kv store.KV) {
+	k := v.cluster.Keys
+	key, value, err := k.Read(kv)
+	underWay := v.active != "" && kv.Key == k.Migration(v.active)
+	switch v.runs = v.runs || underWay; key.Kind {
+	case "layout":
+		v.layout = kv
+	case "layouts":
+		v.newest = kv
+	case "rooms":
+		v.report.Instances++
+	case "windows", "workers":
+		if _, counted := v.windows[key.Worker]; !counted {
+			v.windows[key.Worker] = nil
+			v.report.Workers++
+		}
+	}
+	if err != nil {
+		v.unreadable(kv.Key, err)
+		return
+	}
+	switch value := value.(type) {
+	case record.Epoch:
+		v.epochID = value.InForce()
+		if value.Epoch == "" && value.Halted == nil {
+			v.unreadable(kv.Key, record.NoEpoch(kv.Key))
+		} else if value.Halted != nil {
+			v.report.Halt = *value.Halted
+		}
+	case record.ClusterSettings:
+		v.report.Settings = value
+	case record.ActiveMigration:
+		v.active = value.Name
+	case record.Layout:
+		if key.Kind == "layout" {
+			v.current = value.Layout.Version
+			return
+		}
+		v.checker.version(value)
+		v.revisions[kv.ModRevision] = value.Layout // also the revision of the key layout: one transaction wrote both
+	case record.Instance:
+		if value.Unconfirmed {
+			v.report.Unconfirmed = append(v.report.Unconfirmed, value.ID())
+		}
+		v.checker.served(value.Room, value.Name, value.Version)
+	case record.Worker:
+		v.worker(kv.Key, key.Worker, value)
+	case record.Migration:
+		if underWay && value.State.Ended() {
+			v.add("key %s: migration %s is %s; "+stops, k.ActiveMigration(), v.active, value.State)
+		}
+	}
+}
+
+// inForce checks the layout in force against the last of the history.
+func (v *verification) inForce() {
+	if v.layout.ModRevision == 0 {
+		v.unreadable(v.cluster.Keys.Layout(), record.Gone(v.cluster.Keys.Layout()))
+		return
+	}
+	r, err := record.DecodeLayout(v.layout)
+	if err != nil {
+		return // take has said so
+	}
+	r.Revision = v.layout.ModRevision
+	v.checker.current(r)
+	if own := v.cluster.Keys.LayoutAt(r.Layout.Version); v.newest.Key == own &&
+		string(v.newest.Value) != string(v.layout.Value) {
+		v.add("the layout in force differs from its own history, %s", own)
+	}
+}
+
+// tags checks all tags, chunk by chunk: as many as fit into a page of each list. A chunk is the names from lo up to
+// hi, exclusive; hi is empty for no bound.
+func (v *verification) tags(ctx context.Context) error {
+	lists := []string{v.cluster.Keys.Tags()}
+	for _, room := range v.checker.ever[:min(len(v.checker.ever), allocator.MaxRooms)] { // see store.MaxOps
+		lists = append(lists, v.cluster.Keys.Marks(room))
+	}
+	pagers, limit := make([]*store.Pager, len(lists)), max(1, min(v.page, verifyKeys/int64(len(lists))))
+	for at, prefix := range lists {
+		pagers[at] = &store.Pager{Read: v.gets, Prefix: prefix}
+	}
+	for lo := ""; ; {
+		hi, err := store.EndOfAll(ctx, pagers, lo, limit)
+		if err != nil {
+			return err
+		}
+		ops := make([]store.Op, len(lists))
+		for at, prefix := range lists {
+			ops[at] = store.Within(prefix, lo, hi)
+		}
+		answer, err := v.gets(ctx, ops...)
+		if err != nil {
+			return err
+		}
+		tags := make(map[allocator.Tag]*tagState)
+		for _, kv := range slices.Concat(answer.Got...) {
+			v.takeTag(tags, kv)
 		}
 		for _, name := range slices.Sorted(maps.Keys(tags)) {
 			v.checker.tag(name, *tags[name])
@@ -146,39 +292,8 @@ func (v *verification) tags(ctx context.Context) error {
 	}
 }
 
-// chunk reads the tags from lo on, as many as fit into a page of each list.
-func (v *verification) chunk(ctx context.Context, lo string) (tags map[allocator.Tag]*tagState, hi string, err error) {
-	k := v.cluster.Keys
-	rooms := v.rooms()
-	limit := max(1, min(v.page, verifyKeys/int64(len(rooms)+1)))
-	pagers := []*store.Pager{v.pager(k.Tags())}
-	for _, room := range rooms {
-		pagers = append(pagers, v.pager(k.Marks(room)))
-	}
-	if hi, err = store.EndOfAll(ctx, pagers, lo, limit); err != nil {
-		return nil, "", err
-	}
-	answer, err := v.underLayout(ctx, func(rooms []allocator.Room) []store.Op { // a new room perhaps
-		ops := []store.Op{store.Within(k.Tags(), lo, hi)}
-		for _, room := range rooms {
-			ops = append(ops, store.Within(k.Marks(room), lo, hi))
-		}
-		return ops
-	})
-	if err != nil {
-		return nil, "", err
-	}
-	tags = make(map[allocator.Tag]*tagState)
-	for _, kvs := range answer.Got {
-		for _, kv := range kvs {
-			v.take(tags, kv)
-		}
-	}
-	return tags, hi, nil
-}
-
-// take adds a mark, or settings, to the state of its tag.
-func (v *verification) take(tags map[allocator.Tag]*tagState, kv store.KV) {
+// takeTag adds a mark, or settings, to the state of its tag.
+func (v *verification) takeTag(tags map[allocator.Tag]*tagState, kv store.KV) {
 	key, value, err := v.cluster.Keys.Read(kv)
 	t, isTag := value.(record.Tag)
 	switch {
