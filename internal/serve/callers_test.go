@@ -227,6 +227,58 @@ func TestSilentStreams(t *testing.T) {
 	eventually(t, "no stream is open", func() bool { return r.metric(t, "march_streams") == "0" })
 }
 
+// What a stream sends waits in the server until the call reads it: no more than its window, 64 KiB. The window of a
+// connection is 1 MiB. gRPC itself would let both grow to 16 MiB.
+func TestWindows(t *testing.T) {
+	const window, frame = 64 << 10, 16 << 10
+	r := startWith(t, func(cfg *serve.Config) {
+		cfg.Register = func(s grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(s, unread{}) }
+	})
+	c := r.raw(t, other, marchv1.IDService_Stream_FullMethodName)
+	stream := c.open()
+	for range window / frame {
+		_ = c.WriteData(stream, false, make([]byte, frame))
+	}
+	_ = c.WriteData(stream, false, []byte{0})
+	if err := c.flush(); err != nil {
+		t.Fatal(err)
+	}
+	var ofStream, ofConnection uint32
+	for reset := http2.ErrCodeNo; reset == http2.ErrCodeNo; {
+		frame, err := c.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch f := frame.(type) {
+		case *http2.SettingsFrame:
+			if value, ok := f.Value(http2.SettingInitialWindowSize); ok {
+				ofStream = value
+			}
+		case *http2.WindowUpdateFrame:
+			if ofConnection == 0 && f.StreamID == 0 {
+				ofConnection = 1<<16 - 1 + f.Increment
+			}
+		case *http2.RSTStreamFrame:
+			if reset = f.ErrCode; reset != http2.ErrCodeFlowControl || f.StreamID != stream {
+				t.Errorf("a byte beyond the window: %v", f)
+			}
+		}
+	}
+	if ofStream != window || ofConnection != 1<<20 {
+		t.Errorf("the client was told of windows of %d and %d", ofStream, ofConnection)
+	}
+}
+
+// unread is a service that reads no request of a stream.
+type unread struct {
+	marchv1.UnimplementedIDServiceServer
+}
+
+func (unread) Stream(stream marchv1.IDService_StreamServer) error {
+	<-stream.Context().Done()
+	return stream.Context().Err()
+}
+
 // Before, a caller could have any number of streams, over many connections.
 func TestCallerStreams(t *testing.T) {
 	r := limited(t, func(l *serve.Limits) { l.CallerStreams = 2 })
