@@ -53,12 +53,14 @@ func (c *compactions) due(now time.Time, revision int64) (at int64) {
 	return at
 }
 
-// upkeep keeps etcd small, and reads how full it and the slices of workers are. Only tend uses what it remembers.
+// upkeep keeps etcd small, reads how full it and the slices of workers are, and forgets instances that are silent for
+// long. Only tend uses what it remembers, but for forgetLog.
 type upkeep struct {
 	*view
 	compactions
 	pause            time.Duration // before the next time
 	sizeLog, fullLog throttle.Log
+	forgetLog        throttle.Log
 }
 
 // tend reads how large etcd is, and compacts its history. Each

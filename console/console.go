@@ -104,7 +104,6 @@ func DefaultConfig() Config {
 type Server struct {
 	unimplemented
 	*view
-	*silence
 	*index
 	*tags
 	*planner
@@ -182,7 +181,7 @@ func New(cfg Config) (*Server, error) {
 	x, d := &index{view: v, wantsTags: newDemand()}, &driver{view: v, woken: make(chan struct{}, 1)}
 	p := &planner{view: v, driver: d}
 	s := &Server{
-		view: v, silence: &silence{view: v}, index: x, tags: &tags{v, texts.NewCache(nil)}, planner: p, driver: d,
+		view: v, index: x, tags: &tags{v, texts.NewCache(nil)}, planner: p, driver: d,
 		migrations: &migrations{v, d, p}, problems: &problems{view: v, index: x}, upkeep: &upkeep{view: v},
 		health: health.NewServer(),
 	}

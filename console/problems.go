@@ -132,32 +132,16 @@ func (f findings) problems() []*marchv1.Problem {
 		f.outage, f.halted(), f.unusableState(), f.etcd.problems(f.etcdctl), f.instanceProblems(), f.idleRooms(),
 		f.workers.problems(time.Now()), f.migration.GetProblems(), f.own, f.unreadableKeys(),
 	))
-	stopping := len(f.unusableState()) // keys that keep all rooms from leasing come first
 	var cluster, instances, keys []*marchv1.Problem
 	for _, p := range all {
-		switch p.GetKind() {
-		case marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE:
-			if stopping > 0 && p.GetOf() == f.unusableState()[0].GetOf() {
-				cluster = append(cluster, p)
-			} else {
-				keys = append(keys, p)
-			}
-		case marchv1.ProblemKind_PROBLEM_KIND_HALTED, marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
-			marchv1.ProblemKind_PROBLEM_KIND_ETCD_MEMBER,
-			marchv1.ProblemKind_PROBLEM_KIND_ETCD_FULL, marchv1.ProblemKind_PROBLEM_KIND_ETCD_NEARLY_FULL,
-			marchv1.ProblemKind_PROBLEM_KIND_NO_INSTANCE, marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE,
-			marchv1.ProblemKind_PROBLEM_KIND_MIGRATION, marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS,
-			marchv1.ProblemKind_PROBLEM_KIND_TIME_ENDS, marchv1.ProblemKind_PROBLEM_KIND_WORKERS_USED,
-			marchv1.ProblemKind_PROBLEM_KIND_NO_WORKER,
-			marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP,
-			marchv1.ProblemKind_PROBLEM_KIND_MORE, marchv1.ProblemKind_PROBLEM_KIND_RIGHTS:
+		stopping := slices.ContainsFunc(f.unusableState(), func(u *marchv1.Problem) bool { return u.GetOf() == p.GetOf() })
+		switch unreadable := p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE; {
+		case unreadable && !stopping: // a key that keeps all rooms from leasing comes first
+			keys = append(keys, p)
+		case unreadable || problem.OfCluster(p.GetKind()) || slices.Contains(f.outage, p):
 			cluster = append(cluster, p)
 		default:
-			if slices.Contains(f.outage, p) {
-				cluster = append(cluster, p)
-			} else {
-				instances = append(instances, p)
-			}
+			instances = append(instances, p)
 		}
 	}
 	return slices.Concat(cluster, problem.Some(instances, problemsOfKind, "instances"),

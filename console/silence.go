@@ -7,7 +7,6 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/internal/throttle"
 )
 
 // Each console counts by itself how long instances have been silent, on its
@@ -160,15 +159,9 @@ func (s *view) sight(records []record.Instance, m record.Migration, sent time.Ti
 	return list
 }
 
-// silence forgets instances that are silent for long.
-type silence struct {
-	*view
-	forgetLog throttle.Log
-}
-
 // watchSilence looks for heartbeats, and forgets the instances that have been silent for long. It returns the pause
 // before the next time.
-func (s *silence) watchSilence(ctx context.Context) (pause time.Duration) {
+func (s *upkeep) watchSilence(ctx context.Context) (pause time.Duration) {
 	if err := s.forgetSilent(ctx); err != nil && ctx.Err() == nil {
 		s.forgetLog.Log(time.Now(), s.log.Debug, "could not look for silent instances", "error", err)
 	}
@@ -177,7 +170,7 @@ func (s *silence) watchSilence(ctx context.Context) (pause time.Duration) {
 
 // forgetSilent forgets the instances that this console has counted as silent for
 // longer than ForgetAfter, without a break.
-func (s *silence) forgetSilent(ctx context.Context) error {
+func (s *upkeep) forgetSilent(ctx context.Context) error {
 	list, err := s.instances(ctx)
 	if err != nil {
 		return err

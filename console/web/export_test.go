@@ -24,9 +24,6 @@ func Addresses() (pages, actions []string, err error) {
 	return append(pages, "/nothing"), actions, nil
 }
 
-// Buttons opens the calls that buttons of problems make.
-var Buttons = buttons
-
 // Ticks opens the ticks of one page: made notes that the page was made, and tick returns the tick
 // that a stream sends.
 func Ticks() (made func(now time.Time), tick func(now time.Time) string) {

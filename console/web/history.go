@@ -249,7 +249,7 @@ const (
 // tagChart draws the rate of a tag in the last hour, with a line for each room that remembers it;
 // without lines if none does. It returns nil if the history cannot be read, or not by this caller:
 // the page is without the chart then.
-func (h *Handler) tagChart(c *call, tag string, colour palette) *chart {
+func (h *Handler) tagChart(c *call, tag string) *chart {
 	if !c.may(marchv1.ConsoleService_GetHistory_FullMethodName, "") {
 		return nil
 	}
@@ -266,7 +266,7 @@ func (h *Handler) tagChart(c *call, tag string, colour palette) *chart {
 			// of 0 would say that it did not.
 			if rates := known(s.GetRates()); s.GetTag() == tag && (len(rates) > 1 || sum(rates) > 0) {
 				lines = append(lines, line{Name: room.GetRoom(), Link: "/history" + with(nil, "room",
-					room.GetRoom()), Colour: colour[room.GetRoom()], values: s.GetRates()})
+					room.GetRoom()), Colour: c.colour[room.GetRoom()], values: s.GetRates()})
 			}
 		}
 	}

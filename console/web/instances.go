@@ -15,17 +15,13 @@ type instancesView struct {
 }
 
 func (h *Handler) instances(c *call) (any, error) {
-	q := c.query()
-	l, err := h.layout(c)
-	if err != nil {
-		return nil, err
-	}
+	q, l := c.query(), c.layout
 	list, err := h.console.ListInstances(c.Context(), &marchv1.ListInstancesRequest{Room: q.Get("room"), Status: true})
 	if err != nil {
 		return nil, err
 	}
 	list.Problems = c.shown(list.GetProblems())
-	v := &instancesView{ListInstancesResponse: list, palette: colours(l.GetEver()...), call: c, Room: q.Get("room"),
+	v := &instancesView{ListInstancesResponse: list, palette: c.colour, call: c, Room: q.Get("room"),
 		Rooms: l.GetEver(), Current: l.GetLayout().GetLayout().GetVersion(), Problem: c.problemOf("forget"),
 		Stopped: list.GetHalt() != nil || list.GetProblem() != ""}
 	for _, i := range list.GetInstances() {

@@ -163,12 +163,8 @@ func (h *Handler) migration(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := h.layout(c)
-	if err != nil {
-		return nil, err
-	}
 	m := answer.GetMigration()
-	v := view(c, m, coloursOf(l, m))
+	v := view(c, m, coloursOf(c.layout, m))
 	var rates map[string]float64
 	if !v.Ended {
 		rates = h.rates(c.Context())

@@ -29,25 +29,21 @@ func (h *Handler) migrations(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := h.layout(c)
-	if err != nil {
-		return nil, err
-	}
-	v := &migrationsView{Newer: token != "", Problems: c.shown(l.GetProblems()), Unreadable: list.GetUnreadable()}
+	v := &migrationsView{Newer: token != "", Problems: c.shown(c.layout.GetProblems()), Unreadable: list.GetUnreadable()}
 	if next := list.GetNextPageToken(); next != "" {
 		v.Older = with(url.Values{}, "before", next)
 	}
 	v.History = newList("Migrations", setting.Migrations[1:], list.GetMigrations(), // a row links to its ID
 		func(m *marchv1.Migration) (listRow, palette) {
-			colour := coloursOf(l, m)
+			colour := coloursOf(c.layout, m)
 			if !api.Ended(m.GetState()) {
 				v.Active = view(c, m, colour)
 			}
 			return listRow{ID: "m-" + m.GetId(), Page: "/migrations/" + m.GetId()}, colour
 		})
 	v.History.Class = " history"
-	if l.GetLayout() != nil && !c.live { // a plan is of a layout, and not in the live part
-		v.Planner, err = h.plan(c, l, v.Active != nil)
+	if c.layout.GetLayout() != nil && !c.live { // a plan is of a layout, and not in the live part
+		v.Planner, err = h.plan(c, v.Active != nil)
 	}
 	return v, err
 }

@@ -78,9 +78,9 @@ type costs struct {
 
 // plan reads the planner's form and plans. Faults of the form are shown in it and
 // are not errors. During a migration it only keeps what was typed.
-func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*planner, error) {
+func (h *Handler) plan(c *call, during bool) (*planner, error) {
 	_ = c.ParseForm() // the page shows the fields that can be read
-	form, now := c.Form, l.GetLayout().GetLayout()
+	form, now := c.Form, c.layout.GetLayout().GetLayout()
 	p := &planner{
 		May:     c.may(marchv1.ConsoleService_ApplyMigration_FullMethodName, ""),
 		Version: now.GetVersion(), Boundary: num(now.GetBoundary()), Begun: now.GetVersion(),
@@ -92,7 +92,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 	var err error
 	if begun, _ := parseInt(form.Get("version")); 0 < begun && begun < now.GetVersion() {
 		p.Begun = begun
-		err = h.stale(c, l.GetLayout(), p)
+		err = h.stale(c, c.layout.GetLayout(), p)
 	}
 	if err == nil && form.Has("scale") && !during {
 		err = h.scale(c, now, p)
@@ -101,7 +101,7 @@ func (h *Handler) plan(c *call, l *marchv1.GetLayoutResponse, during bool) (*pla
 		return nil, err
 	}
 	target := p.read(form, now)
-	names := slices.Clone(l.GetEver())
+	names := slices.Clone(c.layout.GetEver())
 	for _, row := range p.Rows {
 		names = append(names, row.Room)
 	}

@@ -11,6 +11,7 @@ import (
 
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
+	wrong "github.com/march-id/march/internal/problem"
 )
 
 // problemsEvery is how old the number of problems may be that pages other than the overview
@@ -85,14 +86,6 @@ func (h *Handler) tellProblems(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write([]byte(strconv.Itoa(h.countProblems(ctx))))
 }
 
-var buttons = map[marchv1.ProblemKind]string{
-	marchv1.ProblemKind_PROBLEM_KIND_SILENT:          "ForgetInstance",
-	marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:        "PlanMigration",
-	marchv1.ProblemKind_PROBLEM_KIND_MIGRATION:       "AbortMigration",
-	marchv1.ProblemKind_PROBLEM_KIND_MIGRATION_WAITS: "ContinueMigration",
-	marchv1.ProblemKind_PROBLEM_KIND_TAG_USED_UP:     "UpdateTag",
-}
-
 // shown returns problems as the caller sees them: with links to pages of this console, and with the buttons that the
 // caller may use.
 func (c *call) shown(list []*marchv1.Problem) []*marchv1.Problem {
@@ -101,7 +94,7 @@ func (c *call) shown(list []*marchv1.Problem) []*marchv1.Problem {
 		if !own(p.GetPage()) {
 			p.Page = ""
 		}
-		if name := buttons[p.GetKind()]; name == "" || !own(p.GetButton()) || !c.mayAny(name) {
+		if name := wrong.CallOf(p.GetKind()); name == "" || !own(p.GetButton()) || !c.mayAny(name) {
 			p.Button = ""
 		}
 	}

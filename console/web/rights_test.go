@@ -13,20 +13,8 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
-	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
-	"github.com/march-id/march/internal/problem"
 )
-
-// TestEachButtonOfAProblemIsShown: pages leave out a button of which they do not know the right.
-func TestEachButtonOfAProblemIsShown(t *testing.T) {
-	t.Parallel()
-	for _, row := range problem.Table {
-		if row.Button != "" && web.Buttons[row.Kind] == "" {
-			t.Errorf("no page shows the button of %s", row.What)
-		}
-	}
-}
 
 // guardedConsole starts a console with a policy. It returns the address of its pages, and a
 // browser's login of each token.

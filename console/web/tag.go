@@ -46,11 +46,7 @@ func (h *Handler) tag(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := h.layout(c)
-	if err != nil {
-		return nil, err
-	}
-	s, v := t.GetTag(), &tagView{GetTagResponse: t, palette: colours(l.GetEver()...)}
+	s, v := t.GetTag(), &tagView{GetTagResponse: t, palette: c.colour}
 	if !c.live {
 		v.Preview = h.newPreview(c, s)
 		if v.Audit, err = h.latestChanges(c, "tags/"+s.GetName()); err != nil {
@@ -60,9 +56,9 @@ func (h *Handler) tag(c *call) (any, error) {
 	if v.Settings = newTagForm(c, "settings", s); v.Preview != nil {
 		v.Settings.Problem = nil // the preview says what is wrong
 	}
-	v.Chart = h.tagChart(c, s.GetName(), v.palette)
+	v.Chart = h.tagChart(c, s.GetName())
 	if s.GetTime() != nil {
-		v.Time, err = h.newTimeView(c, t, v.palette)
+		v.Time, err = h.newTimeView(c, t)
 		return v, err
 	}
 	start, limit := api.Space(s)
@@ -86,7 +82,7 @@ func (h *Handler) tag(c *call) (any, error) {
 	v.Chains = newList("Chains", setting.Chains, t.GetChains(), func(c *marchv1.Chain) (listRow, palette) {
 		return listRow{ID: "chain-" + c.GetRoom() + "-" + c.GetInstance()}, v.palette
 	})
-	v.Skip, v.Prescale = newSkip(c, t, l.GetLayout().GetLayout()), newPrescale(c, t)
+	v.Skip, v.Prescale = newSkip(c, t, c.layout.GetLayout().GetLayout()), newPrescale(c, t)
 	return v, nil
 }
 
@@ -279,7 +275,7 @@ type timeView struct {
 	More       bool
 }
 
-func (h *Handler) newTimeView(c *call, t *marchv1.GetTagResponse, colour palette) (*timeView, error) {
+func (h *Handler) newTimeView(c *call, t *marchv1.GetTagResponse) (*timeView, error) {
 	p := t.GetTag().GetTime()
 	l := timeid.Layout{
 		TimeBits: int(p.GetTimeBits()), WorkerBits: int(p.GetWorkerBits()), SequenceBits: int(p.GetSequenceBits()),
@@ -289,10 +285,10 @@ func (h *Handler) newTimeView(c *call, t *marchv1.GetTagResponse, colour palette
 	v := &timeView{
 		TimeTag: p, Epoch: timestamppb.New(time.UnixMilli(l.Epoch)), End: timestamppb.New(end), Capacity: l.PerSecond(),
 		Left:   &durationpb.Duration{Seconds: max(end.Unix()-time.Now().Unix(), 0)},
-		Slices: listSlices(t.GetSlices(), colour),
+		Slices: listSlices(t.GetSlices(), c.colour),
 	}
 	workers, err := h.console.ListWorkers(c.Context(),
 		&marchv1.ListWorkersRequest{Bits: &p.WorkerBits, PageSize: workersPage})
-	v.Workers, v.More = listWorkers(workers.GetWorkers(), colour), workers.GetNextPageToken() != ""
+	v.Workers, v.More = listWorkers(workers.GetWorkers(), c.colour), workers.GetNextPageToken() != ""
 	return v, err
 }

@@ -52,10 +52,6 @@ func (h *Handler) tags(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := h.layout(c)
-	if err != nil {
-		return nil, err
-	}
 	v := &tagsView{NewOpen: q.Get("do") == "new", SearchTagsResponse: found, Search: q.Get("search"),
 		New: newTagForm(c, "create", nil)}
 	for _, o := range []struct {
@@ -75,9 +71,8 @@ func (h *Handler) tags(c *call) (any, error) {
 			found.Tags[i] = &marchv1.TagSummary{Tag: t.GetTag(), Marks: t.GetMarks(), Used: t.GetUsed(), Rate: -1}
 		}
 	}
-	colour := colours(l.GetEver()...)
 	v.Tags = newList("Tags", setting.Tags, found.GetTags(), func(t *marchv1.TagSummary) (listRow, palette) {
-		return listRow{ID: "tag-" + t.GetTag().GetName(), Page: "/tags/" + escape(t.GetTag().GetName())}, colour
+		return listRow{ID: "tag-" + t.GetTag().GetName(), Page: "/tags/" + escape(t.GetTag().GetName())}, c.colour
 	})
 	v.Tags.Class = " tags"
 	for _, c := range setting.Tags {

@@ -102,13 +102,16 @@ func New(cfg Config) (*Handler, error) {
 		{name: "history", label: "History", path: "/history", every: 5 * second, build: (*Handler).history},
 		{name: "capacity", label: "Capacity", title: "What runs out first", path: "/capacity", every: 5 * second,
 			build: (*Handler).capacity},
-		{name: "tags", label: "Tags", path: "/tags", every: 2 * second, build: (*Handler).tags},
-		{name: "tag", nav: "tags", path: "/tags/{tag}", every: second, build: (*Handler).tag},
-		{name: "migrations", label: "Migrations", path: "/migrations", every: second, build: (*Handler).migrations},
+		{name: "tags", label: "Tags", path: "/tags", every: 2 * second, ofRooms: true, build: (*Handler).tags},
+		{name: "tag", nav: "tags", path: "/tags/{tag}", every: second, ofRooms: true, build: (*Handler).tag},
+		{name: "migrations", label: "Migrations", path: "/migrations", every: second, ofRooms: true,
+			build: (*Handler).migrations},
 		{name: "migration", nav: "migrations", title: "Migration", path: "/migrations/{id}", every: second / 2,
-			build: (*Handler).migration},
-		{name: "instances", label: "Instances", path: "/instances", every: second, build: (*Handler).instances},
-		{name: "workers", label: "Workers", path: "/workers", every: 2 * second, build: (*Handler).workers},
+			ofRooms: true, build: (*Handler).migration},
+		{name: "instances", label: "Instances", path: "/instances", every: second, ofRooms: true,
+			build: (*Handler).instances},
+		{name: "workers", label: "Workers", path: "/workers", every: 2 * second, ofRooms: true,
+			build: (*Handler).workers},
 		{name: "decode", label: "Decode", path: "/decode", every: 5 * second, still: always, build: (*Handler).decode},
 		{name: "find", title: "Find", path: "/find", every: 5 * second, still: always, build: (*Handler).find},
 		{name: "audit", label: "Audit", path: "/audit", every: 2 * second, still: searched, build: (*Handler).audit},
@@ -135,9 +138,10 @@ type page struct {
 	every time.Duration // how often its stream checks whether it changed
 	// still reports whether a page has no stream, because it hardly changes or
 	// costs much to make. nil means that it always has one.
-	still func(url.Values) bool
-	build func(*Handler, *call) (body any, err error)
-	text  *template.Template
+	still   func(url.Values) bool
+	ofRooms bool // it shows rooms: build gets the layout, and the rooms' colours
+	build   func(*Handler, *call) (body any, err error)
+	text    *template.Template
 }
 
 // Name, Label and Path are the menu's entry.
@@ -153,6 +157,8 @@ type call struct {
 	failed string    // the form that was refused, and why
 	err    error
 	asked  string // the form whose fields the address has
+	layout *marchv1.GetLayoutResponse
+	colour palette // of all rooms that ever were in a layout
 }
 
 // query returns the parameters of a page's address. A refused form has none.
@@ -260,7 +266,7 @@ func (h *Handler) render(p *page, c *call) ([]byte, int) {
 }
 
 // frame gathers the content of a page. The frame contains its error, too.
-func (h *Handler) frame(p *page, c *call) (*frame, error) {
+func (h *Handler) frame(p *page, c *call) (f *frame, err error) {
 	ctx, cancel := context.WithTimeout(c.Context(), buildWithin)
 	defer cancel()
 	address := *c.URL
@@ -270,7 +276,7 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 			address.RawQuery = typed(c.Form).Encode()
 		}
 	}
-	f := &frame{call: c, Menu: h.menu, User: access.LoggedIn(ctx), Nav: p.nav,
+	f = &frame{call: c, Menu: h.menu, User: access.LoggedIn(ctx), Nav: p.nav,
 		Title: cmp.Or(p.title, p.label), Live: "/live" + address.RequestURI(), Back: address.RequestURI(),
 		Notice: noticeOf(c.URL.Query().Get("done"))}
 	if tag := c.PathValue("tag"); tag != "" {
@@ -283,8 +289,15 @@ func (h *Handler) frame(p *page, c *call) (*frame, error) {
 		f.Denied = c.err.Error()
 	}
 	counted := h.countBeside(ctx, p)
-	body, err := p.build(h, &call{Request: c.WithContext(ctx), began: time.Now(), live: c.live,
-		failed: c.failed, err: c.err})
+	shown := &call{Request: c.WithContext(ctx), began: time.Now(), live: c.live, failed: c.failed, err: c.err}
+	var body any
+	if p.ofRooms {
+		shown.layout, err = h.layout(shown)
+		shown.colour = colours(shown.layout.GetEver()...)
+	}
+	if err == nil {
+		body, err = p.build(h, shown)
+	}
 	f.Problems = counted()
 	if err != nil {
 		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""

@@ -19,10 +19,6 @@ type workersView struct {
 
 func (h *Handler) workers(c *call) (any, error) {
 	q := c.URL.Query()
-	l, err := h.layout(c)
-	if err != nil {
-		return nil, err
-	}
 	r := &marchv1.ListWorkersRequest{PageSize: workersPage, PageToken: q.Get("after"), Room: q.Get("room")}
 	if q.Get("bits") != "" {
 		if err := c.fill(r, setting.Of(r, "bits", "")); err != nil {
@@ -33,9 +29,8 @@ func (h *Handler) workers(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	colour := colours(l.GetEver()...)
-	v := &workersView{Rooms: l.GetEver(), Room: r.GetRoom(), Bits: q.Get("bits"), Unreadable: list.GetUnreadable()}
-	v.Workers, v.Slices = listWorkers(list.GetWorkers(), colour), listSlices(list.GetSlices(), colour)
+	v := &workersView{Rooms: c.layout.GetEver(), Room: r.GetRoom(), Bits: q.Get("bits"), Unreadable: list.GetUnreadable()}
+	v.Workers, v.Slices = listWorkers(list.GetWorkers(), c.colour), listSlices(list.GetSlices(), c.colour)
 	if r.GetPageToken() != "" {
 		v.Newest = with(q, "after", "")
 	}

@@ -100,6 +100,17 @@ func Warning(kind marchv1.ProblemKind) bool {
 	return slices.ContainsFunc(Table[:], func(r Row) bool { return r.Kind == kind && r.Warning })
 }
 
+// OfCluster reports whether problems of a kind are listed before those of instances.
+func OfCluster(kind marchv1.ProblemKind) bool {
+	return slices.ContainsFunc(Table[:], func(r Row) bool { return r.Kind == kind && r.Cluster })
+}
+
+// CallOf returns the method of ConsoleService by which the button of a kind of problems solves it; empty for none.
+func CallOf(kind marchv1.ProblemKind) string {
+	at := slices.IndexFunc(Table[:], func(r Row) bool { return r.Kind == kind && r.Call != "" })
+	return Table[max(at, 0)].Call // the first row, More, has none
+}
+
 // Stamp returns a time as a message, or nil for the zero time.
 func Stamp(at time.Time) *timestamppb.Timestamp {
 	if at.IsZero() {

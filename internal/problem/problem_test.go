@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
@@ -300,4 +301,16 @@ func entry(row problem.Row) string {
 		line += len(word)
 	}
 	return b.String() + "\n"
+}
+
+// Pages leave out a button of whose call they do not know the right.
+func TestEachButtonHasItsCall(t *testing.T) {
+	for _, row := range problem.Table {
+		known := slices.ContainsFunc(marchv1.ConsoleService_ServiceDesc.Methods, func(m grpc.MethodDesc) bool {
+			return m.MethodName == row.Call
+		})
+		if (row.Button != "") != known || known && problem.CallOf(row.Kind) != row.Call {
+			t.Errorf("%s: the button is %q, and its call %q", row.What, row.Button, row.Call)
+		}
+	}
 }
