@@ -12,8 +12,8 @@
 //
 // Your go.mod requires this module and github.com/march-id/march at the same version, the release that your rooms run:
 // go get github.com/march-id/march@VERSION github.com/march-id/march/marchtest@VERSION. The replace directive of this
-// module's go.mod, which has both build from one checkout, holds for no module but this one. To build against a checkout
-// of your own, replace both modules in your go.mod, as clients/go/example does.
+// module's go.mod, which has both build from one checkout, holds for no module but this one. To build against a
+// checkout of your own, replace both modules in your go.mod, as clients/go/example does.
 package marchtest
 
 import (

@@ -75,19 +75,10 @@ export class Segment extends Part {
     return this.split(Number(max(blocks * (this.upper - this.lower) + residues, 0n)))[0];
   }
 
-  /** nextRun returns how many of the first IDs are consecutive. */
+  /** consecutive returns how many of the first IDs are. */
   get consecutive() {
     if (this.upper - this.lower === this.boundary) return this.count;
     return Number(min(BigInt(this.count), this.upper - this.first % this.boundary));
-  }
-
-  /** runs returns the IDs as runs of consecutive ones. */
-  runs() {
-    const runs = [];
-    for (let [run, rest] = this.split(this.consecutive); run.count > 0; [run, rest] = rest.split(rest.consecutive)) {
-      runs.push(new Run(run.first, run.count));
-    }
-    return runs;
   }
 }
 

@@ -89,7 +89,8 @@ class Ticks:
         self._carry_to = int(tag.get("carryTo") or 0) or max(self._full // 2 - 1, 1)
         self._random_below = min(int(tag.get("randomBelow") or 0) or 100, self._full)
         # The last ID. Later settings of a tag go on above it.
-        self._tick, self._last = (before._tick, before._last) if before else (-1, 0)
+        self._tick: int = before._tick if before else -1
+        self._last: int = before._last if before else 0
 
     def take(self, n: int, now: int, worker: int, since: int, until: int) -> Optional[range]:
         """Up to n IDs of the tick at a time in Unix ms: none if the tick is full; None if the worker's window, the
