@@ -200,7 +200,7 @@ func (a *applying) show(out io.Writer) {
 func (a *applying) apply(cmd *cobra.Command) error {
 	unchanged := func(layout bool) error {
 		now, err := a.diff(cmd)
-		if err == nil && (!now.SameTags(a.Diff) || layout && !now.SameLayout(a.Diff)) {
+		if err == nil && (!now.SameTags(a.Diff) || layout && !reflect.DeepEqual(now.Layout, a.Diff.Layout)) {
 			err = allocator.Errorf(allocator.Conflict, "the cluster changed meanwhile: run apply again")
 		}
 		return err
@@ -421,11 +421,6 @@ func (d manifestDiff) SameTags(other manifestDiff) bool {
 	return slices.EqualFunc(d.Tags, other.Tags, func(a, b tagChange) bool {
 		return a.Tag == b.Tag && a.Action == b.Action && a.revision == b.revision && slices.Equal(a.Fields, b.Fields)
 	})
-}
-
-// SameLayout reports whether both change the layout alike.
-func (d manifestDiff) SameLayout(other manifestDiff) bool {
-	return reflect.DeepEqual(d.Layout, other.Layout)
 }
 
 // Diff returns what a cluster with a layout, nil if it has none yet, and with these tags

@@ -34,11 +34,6 @@ type bundleFile struct {
 	Content []byte
 }
 
-// bundleRequest is what each process is asked for.
-func bundleRequest() *marchv1.DiagnoseRequest {
-	return &marchv1.DiagnoseRequest{Profiles: true, Metrics: true}
-}
-
 // mostOfBundle is how many migrations and changes are taken, the newest.
 const mostOfBundle = 1000
 
@@ -174,7 +169,7 @@ paths only; users, passwords and tokens in texts are hidden. It does have the
 names of tags, hosts and operators: look into it before you send it.`,
 		example: `  march debug bundle --out march-debug.tar.gz`,
 	}, noArgs, func(cmd *cobra.Command, _ []string) error {
-		facts, err := collect(cmd.Context(), t, bundleRequest())
+		facts, err := collect(cmd.Context(), t, &marchv1.DiagnoseRequest{Profiles: true, Metrics: true})
 		if err != nil {
 			return err
 		}

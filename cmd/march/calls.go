@@ -106,20 +106,12 @@ func newCall[Q, A, M proto.Message](c *common, t *target, r callRow, request Q, 
 	cmd := newRow(r, request, func(cmd *cobra.Command, args []string) error {
 		return callConsole(cmd.Context(), t, func(ctx context.Context, s marchv1.ConsoleServiceClient) error {
 			answer, err := call(s, ctx, request)
-			again := r.again
-			for n := 1; err == nil && again != nil; n++ {
-				pause := again(n, answer)
-				if pause == 0 {
+			for n := 1; err == nil && r.again != nil; n++ {
+				after := r.again(n, answer)
+				if after == 0 || !pause(ctx, after) && n == 1 { // the first answer is better than none
 					break
 				}
-				select {
-				case <-time.After(pause):
-					answer, err = call(s, ctx, request)
-				case <-ctx.Done():
-					if again = nil; n > 1 { // the first answer is better than none
-						err = ctx.Err()
-					}
-				}
+				answer, err = call(s, ctx, request)
 			}
 			if err != nil {
 				return err

@@ -280,8 +280,6 @@ func (d *dev) roomArgs(name allocator.Room, slot int, tokens string) []string {
 // which it shows work at once, and a script can wait for its lines.
 func (d *dev) announce(ctx context.Context, begun <-chan runner, names []allocator.Room,
 	slots map[allocator.Room]int, stored record.Layout) error {
-	ready := time.NewTicker(5 * time.Millisecond)
-	defer ready.Stop()
 	for range 1 + len(names) {
 		var server runner
 		select {
@@ -290,10 +288,8 @@ func (d *dev) announce(ctx context.Context, begun <-chan runner, names []allocat
 		case server = <-begun:
 		}
 		for r, is := server.(*room.Server); is && r.Ready() != nil; {
-			select {
-			case <-ctx.Done():
+			if !pause(ctx, 5*time.Millisecond) {
 				return nil
-			case <-ready.C:
 			}
 		}
 	}
@@ -407,14 +403,14 @@ func makeDevTLS(dir string, rooms []allocator.Room, hosts []string) (*devTLS, er
 	for _, room := range rooms {
 		ofRooms = append(ofRooms, "spiffe://dev"+tlsfiles.Instance(string(room), "dev")[0])
 	}
-	// The console is a client of the rooms, too, so it is one subject.
-	for name, uris := range map[string][]string{"room": ofRooms, "console": {"spiffe://dev/march/console"}} {
-		if _, err := ca.Write(dir, name, certs.Leaf{Name: "march dev " + name, Hosts: hosts, URIs: uris}); err != nil {
-			return nil, err
-		}
-	}
-	for _, name := range []string{"operator", "service"} {
-		if _, err := ca.Write(dir, name, certs.Leaf{Name: name, URIs: []string{"spiffe://dev/" + name}}); err != nil {
+	for name, leaf := range map[string]certs.Leaf{
+		"room": {Name: "march dev room", Hosts: hosts, URIs: ofRooms},
+		// The console is a client of the rooms, too, so it is one subject.
+		"console":  {Name: "march dev console", Hosts: hosts, URIs: []string{"spiffe://dev/march/console"}},
+		"operator": {Name: "operator", URIs: []string{"spiffe://dev/operator"}},
+		"service":  {Name: "service", URIs: []string{"spiffe://dev/service"}},
+	} {
+		if _, err := ca.Write(dir, name, leaf); err != nil {
 			return nil, err
 		}
 	}

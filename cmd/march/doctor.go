@@ -158,13 +158,8 @@ func askUntilFresh(ctx context.Context, ask func() (bool, error)) error {
 	defer cancel()
 	for {
 		done, err := ask()
-		if done || err != nil {
+		if done || err != nil || !pause(ctx, againAfter) { // what was answered has to do
 			return err
-		}
-		select {
-		case <-ctx.Done(): // what was answered has to do
-			return nil
-		case <-time.After(againAfter):
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -46,10 +45,6 @@ func execute(args []string) int {
 }
 
 var errInterrupted = errors.New("interrupted")
-
-func newRoot(stdout, stderr io.Writer) *cobra.Command {
-	return (&common{stdout: stdout, stderr: stderr, commands: (*common).root}).root()
-}
 
 func (c *common) root() *cobra.Command {
 	root := &cobra.Command{

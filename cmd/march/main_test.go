@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/server/v3/etcdmain"
 )
@@ -162,4 +163,8 @@ func request(args []string) error {
 		}
 	}
 	return nil
+}
+
+func newRoot(stdout, stderr io.Writer) *cobra.Command {
+	return (&common{stdout: stdout, stderr: stderr, commands: (*common).root}).root()
 }

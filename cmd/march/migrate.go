@@ -503,10 +503,7 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 			return err
 		}
 		progress.say("the console at " + t.address + " does not answer; trying again")
-		select {
-		case <-ctx.Done():
-		case <-time.After(500 * time.Millisecond):
-		}
+		pause(ctx, 500*time.Millisecond)
 	}
 }
 
@@ -621,8 +618,6 @@ func leavingRooms(from, target *marchv1.Layout) []string {
 // say is told what is waited for. Its errors are those of use, except Unavailable, and Unavailable if ctx ends first.
 func waitUntilIdle(ctx context.Context, rooms []string, idleFor time.Duration,
 	use func(ctx context.Context, room string) (*marchv1.RoomUse, error), say func(line string)) error {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
 	waiting := ""
 	for {
 		var busy []string
@@ -644,10 +639,8 @@ func waitUntilIdle(ctx context.Context, rooms []string, idleFor time.Duration,
 			waiting = strings.Join(busy, "; ")
 			say("waits for callers to leave: " + waiting)
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, time.Second) {
 			return allocator.Errorf(allocator.Unavailable, "not applied: callers were still there: %s", waiting)
-		case <-ticker.C:
 		}
 	}
 }

@@ -238,8 +238,10 @@ func (s value) set(f *pflag.Flag) error {
 	if err != nil {
 		return notAllowed(s.field, f, strings.Join(s.Values, ","))
 	}
-	noteOrigin(f, s.origin)
 	f.Changed = true
+	if s.origin != "" { // else it is a flag's
+		f.Annotations = map[string][]string{originNote: {s.origin}}
+	}
 	return nil
 }
 
@@ -411,16 +413,6 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 
 // originNote is the annotation of a flag under which its origin is kept.
 const originNote = "march_origin"
-
-// noteOrigin keeps where the value of a flag comes from, if not from the command line.
-func noteOrigin(f *pflag.Flag, from string) {
-	if f.Annotations == nil {
-		f.Annotations = make(map[string][]string)
-	}
-	if from != "" {
-		f.Annotations[originNote] = []string{from}
-	}
-}
 
 // settled is a setting as a command has it.
 type settled struct {

@@ -178,8 +178,6 @@ type waiting struct {
 
 // run returns once nothing is missing.
 func (w *waiting) run(ctx context.Context) error {
-	timer := time.NewTicker(askEvery)
-	defer timer.Stop()
 	var said time.Time
 	var before string
 	for {
@@ -189,10 +187,8 @@ func (w *waiting) run(ctx context.Context) error {
 				w.sinceText(), "error", err)
 			said, before = time.Now(), on
 		}
-		select {
-		case <-ctx.Done():
+		if !pause(ctx, askEvery) {
 			return ctx.Err()
-		case <-timer.C:
 		}
 		err = w.Needs(ctx)
 		if err == nil {
