@@ -17,11 +17,14 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Executors;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.ScheduledExecutorService;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Supplier;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
@@ -39,6 +42,7 @@ import javax.net.ssl.TrustManagerFactory;
 public final class MarchClient implements AutoCloseable {
     static final long MOST = 1_000_000_000; // IDs of a lease
     private static final Pattern NAME = Pattern.compile("[a-z0-9][a-z0-9._-]{0,62}");
+    private static final int LOOK = 100; // ms between two looks of the keeper at all tags
     private static final int LEASES = 8; // that the client asks for ahead at once
 
     final Builder options;
@@ -49,15 +53,17 @@ public final class MarchClient implements AutoCloseable {
     final Map<String, Tag> tags = new ConcurrentHashMap<>();
     volatile boolean closed;
     Part newest = Part.NONE; // the own room's part of the newest layout that an answer named
-    private boolean look; // whether the keeper should look at once
-    private Thread keeper;
-    private final ThreadPoolExecutor leases = new ThreadPoolExecutor(LEASES, LEASES, 10, TimeUnit.SECONDS,
+    final ThreadPoolExecutor leases = new ThreadPoolExecutor(LEASES, LEASES, 10, TimeUnit.SECONDS,
         new LinkedBlockingQueue<>(), work -> daemon(work, "march-lease"));
+
+    private final ScheduledExecutorService keeper =
+        Executors.newSingleThreadScheduledExecutor(work -> daemon(work, "march-keeper"));
 
     private MarchClient(Builder options, SSLContext tls) {
         this.options = options;
         rooms = new Rooms(options.addresses, options.fallback, options.timeout, options.tokenFile, tls);
         leases.allowCoreThreadTimeOut(true);
+        keeper.scheduleWithFixedDelay(this::keep, LOOK, LOOK, TimeUnit.MILLISECONDS);
     }
 
     /** Returns a builder of a client of one room. Addresses are URLs of the room's instances, http://HOST:PORT. */
@@ -92,23 +98,18 @@ public final class MarchClient implements AutoCloseable {
     /** Drops all IDs that are held, and ends all calls that wait. */
     @Override
     public void close() {
-        lock.lock();
-        try {
+        locked(() -> {
             closed = true;
             tags.values().forEach(t -> t.drop(s -> true));
             leases.shutdownNow();
+            keeper.shutdownNow();
             changed.signalAll();
-        } finally {
-            lock.unlock();
-        }
+        });
     }
 
     /** Notes the own room's part of a layout, and returns whether it is the newest. */
     boolean heard(Part part) {
-        if (part.version() > newest.version()) {
-            newest = part;
-            wakeKeeper();
-        }
+        newest = part.version() > newest.version() ? part : newest;
         return part.version() == newest.version();
     }
 
@@ -117,53 +118,38 @@ public final class MarchClient implements AutoCloseable {
         return tags.computeIfPresent(tag.name(), (n, known) -> known == tag && !tag.kept ? null : known) != tag;
     }
 
-    /** Leases ahead for a tag, in a thread of its own: an instance may hang. */
-    void leaseAhead(Tag tag) {
-        leases.execute(tag::refill);
-    }
-
     private static Thread daemon(Runnable work, String name) {
         Thread thread = new Thread(work, name);
         thread.setDaemon(true);
         return thread;
     }
 
-    /** Starts the keeper, if it does not run: an Error may have ended it. */
-    void startKeeper() {
-        if (keeper == null && !closed) {
-            Thread thread = daemon(this::keep, "march-keeper");
-            thread.start();
-            keeper = thread;
+    /** Looks after all tags: drops what has ended, and has others lease ahead. */
+    private void keep() {
+        for (Tag tag : tags.values()) {
+            try {
+                locked(tag::tend);
+            } catch (RuntimeException | Error e) {
+                // the next look tries again: the executor would end with it
+            }
         }
     }
 
-    /** Has the keeper look after all tags at once. */
-    void wakeKeeper() {
-        look = true;
-        startKeeper();
-        changed.signalAll();
-    }
-
-    /** Looks after all tags until the client is closed: drops what has ended, and has others lease ahead. */
-    private void keep() {
+    /** Runs work with the lock held. */
+    <T> T locked(Supplier<T> work) {
         lock.lock();
         try {
-            while (!closed) {
-                look = false;
-                long wake = now() + SECOND;
-                for (Tag tag : tags.values()) {
-                    wake = Math.min(wake, tag.tend(now()));
-                }
-                if (!look) {
-                    changed.awaitNanos(Math.max(wake - now(), 1_000_000));
-                }
-            }
-        } catch (InterruptedException e) {
-            // the next call that must wait starts another
+            return work.get();
         } finally {
-            keeper = null;
             lock.unlock();
         }
+    }
+
+    void locked(Runnable work) {
+        locked(() -> {
+            work.run();
+            return null;
+        });
     }
 
     /** The options of a client. */

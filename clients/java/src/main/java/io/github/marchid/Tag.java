@@ -29,7 +29,7 @@ import java.util.function.Predicate;
 /** Issues the IDs of one tag. All methods are safe for concurrent use. */
 public final class Tag {
     private static final long PATIENCE = 3 * SECOND; // for which callers wait for rooms; later ones get the error
-    private static final long BATCH = 100_000; // IDs that a room issues at once
+    private static final long BATCH = 100_000; // IDs of a request at most
     private static final long FAST = 1000; // ns; at more IDs than one in that, the end is checked at one of 64
     private static final long AHEAD = 10_000; // ms by which the clock may be ahead of a room's
     private static final Set<Kind> GONE = EnumSet.of(Kind.NOT_FOUND, Kind.INVALID, Kind.DENIED);
@@ -52,6 +52,7 @@ public final class Tag {
     private Room lender; // of the window's worker, and the proof that it is ours
     private String nonce = "";
     private long renewAt;
+    private volatile long batch = BATCH; // IDs that a room issues at once
     private long version; // the newest layout when the window was leased
     private boolean known; // whether a room has leased anything
     private boolean gone; // the client has forgotten the tag
@@ -154,27 +155,21 @@ public final class Tag {
 
     /** Returns when IDs are held. */
     public void warm() {
-        client.lock.lock();
-        try {
+        client.locked(() -> {
             dropEnded(now());
             if (head.remaining() == 0) {
                 await(1);
                 promote();
             }
-        } finally {
-            client.lock.unlock();
-        }
+        });
     }
 
     /** Returns how many IDs are held. */
     public long held() {
-        client.lock.lock();
-        try {
+        return client.locked(() -> {
             dropEnded(now());
             return heldNow();
-        } finally {
-            client.lock.unlock();
-        }
+        });
     }
 
     private long heldNow() {
@@ -194,7 +189,6 @@ public final class Tag {
             long at = now();
             used = at;
             open();
-            client.startKeeper();
             dropEnded(at);
             if (timed ? at < retryAt || System.currentTimeMillis() < window.until() && at < windowEnds
                 : heldNow() >= n) {
@@ -225,9 +219,7 @@ public final class Tag {
             }
             head = next;
         }
-        if (need(now()) > 0) {
-            client.wakeKeeper();
-        }
+        leaseAhead(now());
     }
 
     /** Ends the head, and makes a segment of the IDs that are left. */
@@ -271,54 +263,39 @@ public final class Tag {
         long giveUp = now() + PATIENCE;
         long wait = SECOND / 50;
         while (n > 0) {
-            long at;
-            Run run;
-            client.lock.lock();
-            try {
+            long left = n;
+            Run run = client.locked(() -> {
                 await(0);
-                at = System.currentTimeMillis();
-                run = ticks == null || !timed || now() >= windowEnds ? null : ticks.take(n, at, window);
-            } finally {
-                client.lock.unlock();
+                boolean lent = timed && ticks != null && now() < windowEnds;
+                return lent ? ticks.take(left, System.currentTimeMillis(), window) : null;
+            });
+            if (run != null && run.count() > 0) {
+                runs.add(run);
+                n -= run.count();
+                continue;
+            } else if (run != null) {
+                LockSupport.parkNanos(ticks.left(System.currentTimeMillis()) * 1_000_000); // to the end of the tick
+                continue;
             }
-            if (run == null) {
-                try {
-                    long count = n == 1 ? 1 : Math.min(n, Math.min(BATCH, perSecond()));
-                    runs.addAll(runsOf(client.rooms.ask(path + "/next", "{\"count\":\"" + count + "\"}", null).body()));
-                    n -= count;
-                    giveUp = now() + PATIENCE;
-                    wait = SECOND / 50;
-                } catch (MarchException e) { // without another try, all that runs has would be lost
-                    long pause = e.kind() == Kind.UNAVAILABLE ? wait : e.retryAfter().toNanos();
-                    if (!e.temporary() || now() + pause >= giveUp || Thread.currentThread().isInterrupted()) {
-                        throw e;
-                    }
+            long count = Math.min(n, batch);
+            try {
+                runs.addAll(runsOf(client.rooms.ask(path + "/next", "{\"count\":\"" + count + "\"}", null).body()));
+                n -= count;
+                giveUp = now() + PATIENCE;
+                wait = SECOND / 50;
+            } catch (MarchException e) { // without another try, all that runs has would be lost
+                long pause = e.kind() == Kind.UNAVAILABLE ? wait : e.retryAfter().toNanos();
+                if (e.kind() == Kind.INVALID && count > 1) { // more than one worker has in a second
+                    batch = count / 2;
+                } else if (!e.temporary() || now() + pause >= giveUp || Thread.currentThread().isInterrupted()) {
+                    throw e;
+                } else {
                     LockSupport.parkNanos(pause);
                     wait = Math.min(2 * wait, SECOND / 2);
                 }
-            } else if (run.count() > 0) {
-                runs.add(run);
-                n -= run.count();
-            } else {
-                LockSupport.parkNanos(ticks.left(at) * 1_000_000); // to the end of the tick
             }
         }
         return runs;
-    }
-
-    /** How many IDs a room issues of one worker at once. A request for no window has the tag's settings. */
-    private long perSecond() {
-        client.lock.lock();
-        try {
-            if (ticks != null) {
-                return ticks.perSecond();
-            }
-        } finally {
-            client.lock.unlock();
-        }
-        Map<String, Object> body = client.rooms.ask(path + "/lease", "{\"count\":\"1\",\"window\":{}}", null).body();
-        Map<String, Object> tag = object(object(body, "time"), "tag");
-        return tag.isEmpty() ? BATCH : new Ticks(tag, null).perSecond();
     }
 
     private static List<Run> runsOf(Map<String, Object> answer) {
@@ -348,43 +325,37 @@ public final class Tag {
         return held < target ? target : 0;
     }
 
-    /** Looks after the tag, and returns when to do so again. */
-    long tend(long at) {
+    /** Looks after the tag. */
+    void tend() {
+        long at = now();
         long total = issued + head.taken();
         used = total != looked ? at : used;
-        if (at - lookedAt >= SECOND / 10) {
-            unchecked = total - looked > (at - lookedAt) / FAST ? 63 : 0;
-            looked = total;
-            lookedAt = at;
-        }
+        unchecked = total - looked > (at - lookedAt) / FAST ? 63 : 0;
+        looked = total;
+        lookedAt = at;
         dropEnded(at);
-        long ends = segments.stream().mapToLong(Segment::until).min().orElse(NEVER);
-        ends = head.remaining() > 0 ? Math.min(ends, head.segment.until()) : ends;
-        if (!known || leasing || queued || ttl > 0 && at - used >= ttl) {
-            return ends; // unused: let it end
+        if (known && (ttl == 0 || at - used < ttl)) { // unused: let it end
+            leaseAhead(at);
         }
-        if (need(at) > 0 && at < retryAt) {
-            return Math.min(ends, Math.max(retryAt, at + SECOND / 2)); // one of many tags
-        } else if (need(at) > 0) {
-            client.leaseAhead(this);
+    }
+
+    /** Has a thread lease ahead, if the tag needs that: an instance may hang. */
+    private void leaseAhead(long at) {
+        if (!client.closed && !leasing && !queued && at >= retryAt && need(at) > 0) {
+            client.leases.execute(this::refill);
             queued = true;
-            return ends;
         }
-        return Math.min(ends, Math.max(timed ? renewAt : ends - ttl / 3, replaceAt));
     }
 
     /** Leases ahead, if that is still needed. */
-    void refill() {
-        client.lock.lock();
-        try {
+    private void refill() {
+        client.locked(() -> {
             queued = false;
             long at = now();
             if (need(at) > 0 && at >= retryAt && !leasing && !client.closed) {
                 lease(need(at));
             }
-        } finally {
-            client.lock.unlock();
-        }
+        });
     }
 
     /** Leases n IDs, or a window, or notes why not. The lock is held, but not while a room is asked. */
@@ -462,6 +433,7 @@ public final class Tag {
         }
         ticks = new Ticks(object(time, "tag"), ticks);
         window = new Window(number(got, "worker"), number(got, "fromMs"), number(got, "untilMs"));
+        batch = Math.min(BATCH, ticks.perSecond());
         lender = from;
         nonce = proof;
         ttl = (window.until() - Math.max(there, window.since())) * 1_000_000;
