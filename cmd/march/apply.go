@@ -465,14 +465,8 @@ func layoutStateOf(l *marchv1.Layout) *layoutState {
 	if l == nil {
 		return nil
 	}
-	out := &layoutState{l.GetBoundary(), make(map[string]rangeState), make(map[string]rangeState)}
-	for name, g := range l.GetRooms() {
-		out.Rooms[name] = rangeState{g.GetLower(), g.GetUpper()}
-	}
-	for name, g := range l.GetReserved() {
-		out.Reserved[name] = rangeState{g.GetLower(), g.GetUpper()}
-	}
-	return out
+	state := func(g *marchv1.Range) rangeState { return rangeState{g.GetLower(), g.GetUpper()} }
+	return &layoutState{l.GetBoundary(), mapped(l.GetRooms(), state), mapped(l.GetReserved(), state)}
 }
 
 // message returns the layout as a message; nil for none.
@@ -480,14 +474,16 @@ func (l *layoutState) message() *marchv1.Layout {
 	if l == nil {
 		return nil
 	}
-	ranges := func(of map[string]rangeState) map[string]*marchv1.Range {
-		out := make(map[string]*marchv1.Range, len(of))
-		for name, g := range of {
-			out[name] = &marchv1.Range{Lower: g.Lower, Upper: g.Upper}
-		}
-		return out
+	message := func(g rangeState) *marchv1.Range { return &marchv1.Range{Lower: g.Lower, Upper: g.Upper} }
+	return &marchv1.Layout{Boundary: l.Boundary, Rooms: mapped(l.Rooms, message), Reserved: mapped(l.Reserved, message)}
+}
+
+func mapped[A, B any](of map[string]A, to func(A) B) map[string]B {
+	out := make(map[string]B, len(of))
+	for name, a := range of {
+		out[name] = to(a)
 	}
-	return &marchv1.Layout{Boundary: l.Boundary, Rooms: ranges(l.Rooms), Reserved: ranges(l.Reserved)}
+	return out
 }
 
 // changesOf returns the settings that differ in tags of one kind.

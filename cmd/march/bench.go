@@ -126,7 +126,7 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 	if err != nil {
 		return err
 	}
-	if line := newProgress(c); !f.quiet {
+	if line := newProgress(c, soon, soon); !f.quiet {
 		cfg.Every, cfg.Progress = line.every, sayLoad(line, f.duration)
 		defer line.end()
 	}

@@ -377,24 +377,16 @@ type progress struct {
 	next  time.Time // when a line is due again
 }
 
-// newProgress returns a progress for commands that usually end soon: without a terminal the
-// first line comes after five seconds, so most runs have none.
-func newProgress(c *common) *progress {
-	p := newProgressAtOnce(c, 5*time.Second)
-	if !p.tty {
-		p.next = time.Now().Add(p.every)
-	}
-	return p
-}
+// soon is how long commands take that show no progress without a terminal.
+const soon = 5 * time.Second
 
-// newProgressAtOnce returns a progress with a first line at once. Without a terminal, every is
-// the time between lines.
-func newProgressAtOnce(c *common, every time.Duration) *progress {
-	p := &progress{c: c, tty: term.IsTerminal(int(os.Stderr.Fd())), every: every}
-	if p.tty {
-		p.every = 200 * time.Millisecond
+// newProgress returns a progress. Without a terminal, first is when its first line may come, and every the time between
+// lines: most commands end before the first one.
+func newProgress(c *common, first, every time.Duration) *progress {
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		return &progress{c: c, tty: true, every: 200 * time.Millisecond}
 	}
-	return p
+	return &progress{c: c, every: every, next: time.Now().Add(first)}
 }
 
 func (p *progress) tick(line func() string) {

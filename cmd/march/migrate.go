@@ -473,7 +473,7 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 // other outputs a new line for each change. If the console goes away, watch waits
 // for it.
 func watch(ctx context.Context, c *common, t *target, id string) error {
-	progress := newProgress(c)
+	progress := newProgress(c, soon, soon)
 	var last *marchv1.Migration
 	for {
 		err := watchOnce(ctx, t, id, func(m *marchv1.Migration) {
@@ -568,7 +568,7 @@ func planCost(ctx context.Context, c *common, t *target, plan *marchv1.Plan) (*m
 		return nil, err
 	}
 	defer l.close()
-	line := newProgress(c)
+	line := newProgress(c, soon, soon)
 	defer line.end()
 	// The console answers after this wait, counted or not: each answer is progress.
 	wait := time.Second
@@ -706,7 +706,7 @@ func waitIdle(ctx context.Context, c *common, t *target, plan *marchv1.Plan, idl
 		bounded, cancel = context.WithTimeout(ctx, timeout)
 	}
 	defer cancel()
-	p := newProgressAtOnce(c, 5*time.Second)
+	p := newProgress(c, 0, soon)
 	defer p.end()
 	err := waitUntilIdle(bounded, leavingRooms(plan.GetFrom(), plan.GetTarget()), idleFor,
 		func(ctx context.Context, room string) (*marchv1.RoomUse, error) { return roomUse(ctx, t, room) },

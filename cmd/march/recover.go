@@ -118,7 +118,7 @@ guess: give a margin (--margin).`,
 			if err := f.witnesses(&cfg, given); err != nil {
 				return err
 			}
-			line := newProgressAtOnce(c, time.Second)
+			line := newProgress(c, 0, time.Second)
 			if !f.quiet {
 				cfg.Progress = func(p recovery.Progress) { line.tick(func() string { return recoverLine(p) }) }
 			}

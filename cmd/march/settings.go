@@ -496,30 +496,30 @@ func usually[T any](to *T, standard T) *T {
 
 // choice is one of several words.
 type choice struct {
-	to *string
+	*parsed[string]
 	of []string
 }
 
 // oneOf is a choice of words. The first is the default, where to has none.
 func oneOf(to *string, of ...string) choice {
 	*to = cmp.Or(*to, of[0])
-	return choice{to, of}
+	return choiceOf(to, of...)
 }
 
 // logLevel is a choice of the log's levels, or none.
 func logLevel(to *string) choice {
-	return choice{to, []string{"trace", "debug", "info", "warn", "error", "off"}}
+	return choiceOf(to, "trace", "debug", "info", "warn", "error", "off")
 }
 
-func (c choice) Set(text string) error {
-	if *c.to = strings.ToLower(strings.TrimSpace(text)); !slices.Contains(c.of, *c.to) {
-		return invalidf("%.64q; allowed: %s", text, strings.Join(c.of, ", "))
-	}
-	return nil
+func choiceOf(to *string, of ...string) choice {
+	return choice{parsedBy(to, *to, func(text string) (string, error) {
+		word := strings.ToLower(strings.TrimSpace(text))
+		if !slices.Contains(of, word) {
+			return word, invalidf("%.64q; allowed: %s", text, strings.Join(of, ", "))
+		}
+		return word, nil
+	}), of}
 }
-
-func (c choice) String() string { return *c.to }
-func (c choice) Type() string   { return "string" }
 
 // parsed is a value that a function reads and checks.
 type parsed[T any] struct {

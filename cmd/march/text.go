@@ -167,17 +167,12 @@ func table[T any](w io.Writer, titles string, rows []T, cells func(T) []any) {
 
 // cellText is a value in a table; empty for none.
 func cellText(value any) string {
-	switch v := value.(type) {
-	case nil:
+	if m, ok := value.(proto.Message); value == nil || ok && !m.ProtoReflect().IsValid() {
 		return ""
-	case proto.Message:
-		if !v.ProtoReflect().IsValid() {
-			return ""
-		}
-	case bool:
-		return map[bool]string{true: "yes"}[v]
 	}
 	switch v := value.(type) {
+	case bool:
+		return map[bool]string{true: "yes"}[v]
 	case *timestamppb.Timestamp:
 		return v.AsTime().Format(time.RFC3339)
 	case *durationpb.Duration:

@@ -51,7 +51,7 @@ and the remedy.`,
 }
 
 func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error {
-	line := newProgress(c)
+	line := newProgress(c, soon, soon)
 	options := verify.Options{Progress: func(p verify.Progress) {
 		line.tick(func() string { return verifyLine(p) })
 	}}
