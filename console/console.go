@@ -217,24 +217,22 @@ func (s *Server) makeRoutes() error {
 	}
 	s.routes = func(mux *http.ServeMux) {
 		calls(mux)
-		pages.Routes(mux)
+		if s.login == nil {
+			pages.Routes(mux)
+			return
+		}
+		s.login.Routes(mux)
+		shown := http.NewServeMux()
+		pages.Routes(shown)
+		mux.Handle("/", s.login.Pages(shown))
 	}
 	if s.cfg.Access == nil {
 		return nil
 	}
 	s.logouts.admin, s.logouts.gate, s.logouts.log = s.admin, s.cfg.Access, s.log.Named("login")
 	s.cfg.Login.LoggedOut = s.logouts.add
-	if s.login, err = web.NewLogin(s.cfg.Login, s.cfg.Access, s.log.Named("login")); err != nil {
-		return err
-	}
-	s.routes = func(mux *http.ServeMux) {
-		calls(mux)
-		s.login.Routes(mux)
-		shown := http.NewServeMux()
-		pages.Routes(shown)
-		mux.Handle("/", s.login.Pages(shown))
-	}
-	return nil
+	s.login, err = web.NewLogin(s.cfg.Login, s.cfg.Access, s.log.Named("login"))
+	return err
 }
 
 // Run serves until ctx ends, finishes the calls under way, and returns nil; or

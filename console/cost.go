@@ -188,14 +188,6 @@ func lasts(seconds float64) *durationpb.Duration {
 	return &durationpb.Duration{Seconds: int64(min(seconds, maxLasts))}
 }
 
-// within is lasts for a tag that counts anew after a time: nil if it lasts until then.
-func within(seconds float64, rest time.Duration) *durationpb.Duration {
-	if seconds > rest.Seconds() {
-		return nil
-	}
-	return lasts(seconds)
-}
-
 // rates asks every instance that has a heartbeat for the peak rates of its
 // chains. Those that do not answer are left out: rates are for estimates.
 func (s *view) rates(ctx context.Context) peaks {

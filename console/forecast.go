@@ -60,10 +60,14 @@ func (f tagForecast) cost() *marchv1.TagCost {
 	c := &marchv1.TagCost{Tag: string(f.tag.Name), Rooms: make(map[string]int64)}
 	lasts := lasts
 	if f.tag.Period != (period.Period{}) {
-		now := time.Now()
-		ends := f.tag.Period.At(now).Ends
-		c.Renews = timestamppb.New(ends)
-		lasts = func(seconds float64) *durationpb.Duration { return within(seconds, ends.Sub(now)) }
+		c.Renews = timestamppb.New(f.tag.Period.At(time.Now()).Ends)
+		anew, all := time.Until(c.GetRenews().AsTime()).Seconds(), lasts
+		lasts = func(seconds float64) *durationpb.Duration { // none if it lasts until then
+			if seconds > anew {
+				return nil
+			}
+			return all(seconds)
+		}
 	}
 	before, after := math.Inf(1), math.Inf(1)
 	for _, room := range f.plan.Target.Rooms() {

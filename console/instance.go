@@ -62,11 +62,9 @@ func (s *problems) ListInstances(ctx context.Context,
 	if r.GetStatus() || now.halted != nil {
 		now = s.answered(ctx, lookWithin)
 	}
-	f := findings{
-		halt: now.halt(), unusable: now.Unusable, instances: inRoom(now.instances, room),
-		own: s.ownProblems(), forgetAfter: s.cfg.ForgetAfter, unreadable: s.withTags(ctx, now.BadRooms),
-		damage: s.damage(""), outage: outage,
-	}
+	f := s.findings(now, outage) // of which only what is of instances counts
+	f.etcd, f.workers, f.migration, f.rooms, f.sample = etcdSize{}, workerUse{}, nil, nil, sample{}
+	f.instances, f.unreadable = inRoom(now.instances, room), s.withTags(ctx, now.BadRooms)
 	if r.GetStatus() {
 		f.sample = now.answers
 	}

@@ -92,12 +92,9 @@ func (s *Server) ListLayouts(ctx context.Context, r *marchv1.ListLayoutsRequest)
 		return nil, err
 	}
 	answer := &marchv1.ListLayoutsResponse{Unreadable: passedOver(bad)}
-	for _, stored := range records[:min(len(records), size)] {
-		answer.Layouts = append(answer.Layouts, recordToProto(stored))
-	}
-	answer.Layouts = answer.Layouts[:fitting(answer.GetLayouts())]
-	if n := len(answer.GetLayouts()); n < len(records) {
-		answer.NextPageToken = strconv.FormatInt(records[n-1].Layout.Version, 10)
+	var last *record.Layout
+	if answer.Layouts, last = page(records, size, recordToProto); last != nil {
+		answer.NextPageToken = strconv.FormatInt(last.Layout.Version, 10)
 	}
 	return answer, nil
 }

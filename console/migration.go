@@ -73,17 +73,18 @@ func (s *migrations) ListMigrations(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	answer := &marchv1.ListMigrationsResponse{Unreadable: passedOver(bad)}
-	for _, m := range list[:min(len(list), size)] {
-		p, err := s.showMigration(ctx, m)
-		if err != nil {
+	now := s.last.Load()
+	if slices.ContainsFunc(list, func(m record.Migration) bool { return !m.State.Ended() }) {
+		if now, err = s.fresh(ctx); err != nil {
 			return nil, err
 		}
-		answer.Migrations = append(answer.Migrations, p)
 	}
-	answer.Migrations = answer.Migrations[:fitting(answer.GetMigrations())]
-	if n := len(answer.GetMigrations()); n < len(list) {
-		answer.NextPageToken = list[n-1].ID
+	answer := &marchv1.ListMigrationsResponse{Unreadable: passedOver(bad)}
+	var last *record.Migration
+	if answer.Migrations, last = page(list, size, func(m record.Migration) *marchv1.Migration {
+		return migrationToProto(m, now.instances)
+	}); last != nil {
+		answer.NextPageToken = last.ID
 	}
 	return answer, nil
 }

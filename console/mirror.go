@@ -79,11 +79,7 @@ func (s *mirroring) announce(ctx context.Context) {
 		}
 		return announceEvery
 	})
-	s.retire(context.WithoutCancel(ctx))
-}
-
-func (s *mirroring) retire(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, retireFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), retireFor)
 	defer cancel()
 	if err := s.admin.Retire(ctx, s.process); err != nil {
 		s.log.Debug("the key by which march recover finds this console stays for an hour", "error", err)

@@ -20,6 +20,18 @@ func passedOver(bad []record.KeyError) []*marchv1.Unreadable {
 	return list
 }
 
+// page returns the messages of a page of at most size items, and the last item on it, nil if no more follow: items has
+// one more than a page where there are more.
+func page[T any, M proto.Message](items []T, size int, toProto func(T) M) (list []M, last *T) {
+	for _, item := range items[:min(len(items), size)] {
+		list = append(list, toProto(item))
+	}
+	if list = list[:fitting(list)]; len(list) < len(items) {
+		last = &items[len(list)-1]
+	}
+	return list, last
+}
+
 // fitting returns how many of items, from the first, fit into a page of maxPage
 // bytes; at least one.
 func fitting[M proto.Message](items []M) int {

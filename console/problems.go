@@ -46,7 +46,7 @@ type findings struct {
 	own         []*marchv1.Problem // of this console itself
 	forgetAfter time.Duration      // a silent instance is forgotten after this
 	unreadable  []record.KeyError
-	damage      func(key string) record.Damage
+	damage      func(key string) record.Damage // what an unreadable key stops
 }
 
 // problems finds the problems of a cluster, and keeps since when each exists.
@@ -62,7 +62,8 @@ func (s *problems) findings(now *snapshot, outage []*marchv1.Problem) findings {
 	f := findings{
 		halt: now.halt(), unusable: now.Unusable, outage: outage, etcd: now.etcd, etcdctl: s.ledger.Etcdctl(),
 		workers: now.workers, rooms: now.Layout.Layout.Rooms(), instances: now.instances, sample: now.answers,
-		own: s.ownProblems(), forgetAfter: s.cfg.ForgetAfter, unreadable: now.Bad, damage: s.damage(now.Active),
+		own: s.ownProblems(), forgetAfter: s.cfg.ForgetAfter, unreadable: now.Bad,
+		damage: func(key string) record.Damage { return s.ledger.Damage(key, now.Active) },
 	}
 	if now.Migration != nil {
 		f.migration = migrationToProto(*now.Migration, now.instances)
@@ -77,12 +78,6 @@ func (s *problems) withTags(ctx context.Context, bad []record.KeyError) []record
 		return slices.Concat(bad, x.bad)
 	}
 	return bad
-}
-
-// damage returns a function that says what an unreadable key stops. migration is the
-// one under way, or empty.
-func (s *problems) damage(migration string) func(key string) record.Damage {
-	return func(key string) record.Damage { return s.ledger.Damage(key, migration) }
 }
 
 // problemsEvery is how often a console looks for problems, so that it knows since when

@@ -143,28 +143,22 @@ func (s *index) head(ctx context.Context, from, n int) (list []*marchv1.TagSumma
 	return list
 }
 
-// largestNext returns the largest mark of a tag, or its start if there is none.
-func largestNext(t record.Tag, marks map[allocator.Room]record.Mark) int64 {
-	next := t.Start
-	for _, m := range marks {
-		next = max(next, m.Next)
-	}
-	return next
-}
-
 func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.Layout,
 	rates map[allocator.Room]float64) indexed {
 	i := indexed{
 		// no stored value
 		tag: record.Tag{Name: t.Name, TagSettings: t.TagSettings, Created: t.Created,
 			KV: store.KV{ModRevision: t.KV.ModRevision}},
-		marks: marksToProto(marks), next: largestNext(t, marks), lasts: math.Inf(1),
+		marks: marksToProto(marks), next: t.Start, lasts: math.Inf(1),
 	}
 	if t.Time != nil { // its IDs follow the clock
 		now, l := time.Now().UnixMilli(), t.Time.Layout()
 		i.next, i.used = 0, min(max(float64(now-l.Epoch)/float64(l.End()-l.Epoch), 0), 1)
 		i.lasts = max(float64(l.End()-now)/1000, 0)
 		return i
+	}
+	for _, m := range marks {
+		i.next = max(i.next, m.Next)
 	}
 	now := time.Now()
 	present, span := t.Present(now, i.next)

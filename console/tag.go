@@ -133,12 +133,9 @@ func (s *tags) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*march
 		return nil, err
 	}
 	answer := &marchv1.ListTagsResponse{Unreadable: passedOver(bad)}
-	for _, tag := range tags[:min(len(tags), size)] {
-		answer.Tags = append(answer.Tags, setting.ToProto(tag))
-	}
-	answer.Tags = answer.Tags[:fitting(answer.GetTags())]
-	if n := len(answer.GetTags()); n < len(tags) {
-		answer.NextPageToken = tagToken(tags[0].Name, tags[n-1].Name)
+	var last *record.Tag
+	if answer.Tags, last = page(tags, size, setting.ToProto); last != nil {
+		answer.NextPageToken = tagToken(tags[0].Name, last.Name)
 	}
 	return answer, nil
 }
