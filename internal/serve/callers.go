@@ -129,18 +129,17 @@ func (c *callers) bar(conn *connection, now time.Time) {
 
 // metrics returns the metrics of what is open.
 func (c *callers) metrics() []prometheus.Collector {
-	gauge := func(name, help string, read func() int64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+	return []prometheus.Collector{
+		gauge("march_connections", "Open connections, gRPC and HTTP.", func() float64 {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			return float64(read())
-		})
-	}
-	return []prometheus.Collector{
-		gauge("march_connections", "Open connections, gRPC and HTTP.", func() int64 { return int64(c.mu.open) }),
-		gauge("march_streams", "Calls and streams under way over gRPC, and requests over HTTP/2.", func() (n int64) {
+			return float64(c.mu.open)
+		}),
+		gauge("march_streams", "Calls and streams under way over gRPC, and requests over HTTP/2.", func() (n float64) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
 			for _, who := range c.mu.by {
-				n += who.streams.Load()
+				n += float64(who.streams.Load())
 			}
 			return n
 		}),

@@ -169,52 +169,42 @@ func (m *Metrics) AuditFailed(to string) {
 	}
 }
 
-// Ledger adds the state of a ledger.
-func (m *Metrics) Ledger(l *ledger.Ledger) { m.Register(ledgerState{l}) }
-
-// ledgerState is a ledger's state as Prometheus reads it.
-type ledgerState struct{ *ledger.Ledger }
-
-var (
-	descLast = prometheus.NewDesc("march_etcd_last_contact_timestamp_seconds",
-		"When etcd last answered; 0 before the first answer.", nil, nil)
-	descAway = prometheus.NewDesc("march_etcd_away_seconds",
-		"How long etcd has not answered; 0 while it does.", nil, nil)
-	descRegressions = prometheus.NewDesc("march_regressions_total",
-		"How often this process saw etcd go back in time, or leasing halted.", nil, nil)
-	descStopped = prometheus.NewDesc("march_leasing_stopped",
-		"1 while nothing may be leased: halted, or the layout in etcd is invalid.", nil, nil)
-	descVersion = prometheus.NewDesc("march_layout_version",
-		"The current layout's version, as this process knows it.", nil, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (s ledgerState) Describe(out chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{descLast, descAway, descRegressions, descStopped, descVersion} {
-		out <- desc
-	}
+// gauge is a metric that read returns.
+func gauge(name, help string, read func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 }
 
-// Collect implements prometheus.Collector.
-func (s ledgerState) Collect(out chan<- prometheus.Metric) {
-	contact := s.Contact()
-	var last, away, stopped float64
-	if !contact.Last.IsZero() {
-		last = float64(contact.Last.UnixMilli()) / 1000
-	}
-	if !contact.Away.IsZero() {
-		away = time.Since(contact.Away).Seconds()
-	}
-	if err := s.Leasable(); err != nil && allocator.KindOf(err) != allocator.Unavailable { // Unavailable: not read yet
-		stopped = 1
-	}
-	record, _ := s.Layout()
-	gauge := func(desc *prometheus.Desc, value float64) {
-		out <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
-	}
-	gauge(descLast, last)
-	gauge(descAway, away)
-	gauge(descStopped, stopped)
-	gauge(descVersion, float64(record.Layout.Version))
-	out <- prometheus.MustNewConstMetric(descRegressions, prometheus.CounterValue, float64(s.Regressions()))
+// Ledger adds the state of a ledger.
+func (m *Metrics) Ledger(l *ledger.Ledger) {
+	m.Register(
+		gauge("march_etcd_last_contact_timestamp_seconds", "When etcd last answered; 0 before the first answer.",
+			func() float64 {
+				last := l.Contact().Last
+				if last.IsZero() {
+					return 0
+				}
+				return float64(last.UnixMilli()) / 1000
+			}),
+		gauge("march_etcd_away_seconds", "How long etcd has not answered; 0 while it does.", func() float64 {
+			away := l.Contact().Away
+			if away.IsZero() {
+				return 0
+			}
+			return time.Since(away).Seconds()
+		}),
+		gauge("march_leasing_stopped", "1 while nothing may be leased: halted, or the layout in etcd is invalid.",
+			func() float64 {
+				if err := l.Leasable(); err == nil || allocator.KindOf(err) == allocator.Unavailable { // not read yet
+					return 0
+				}
+				return 1
+			}),
+		gauge("march_layout_version", "The current layout's version, as this process knows it.", func() float64 {
+			stored, _ := l.Layout()
+			return float64(stored.Layout.Version)
+		}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "march_regressions_total",
+			Help: "How often this process saw etcd go back in time, or leasing halted."},
+			func() float64 { return float64(l.Regressions()) }),
+	)
 }

@@ -18,10 +18,8 @@ import (
 // newBroken returns a metric of whether the files of a server's certificate can be used. files
 // may be nil.
 func newBroken(files *tlsfiles.Files) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "march_certificate_broken", Help: "1 if the files of the server's certificate cannot be used, " +
-			"so that the last good ones are in force.",
-	}, func() float64 {
+	return gauge("march_certificate_broken", "1 if the files of the server's certificate cannot be used, "+
+		"so that the last good ones are in force.", func() float64 {
 		if files.Broken() != nil {
 			return 1
 		}
