@@ -18,10 +18,9 @@ import (
 
 type auditView struct {
 	*marchv1.ListAuditRequest
+	pages
 	Since, Until string // as the fields have them
 	Rows         []auditRow
-	Older        string // address of the next page
-	Newest       string // and of the first one; empty on that
 	Filtered     bool
 	Unreadable   []*marchv1.Unreadable
 	Problem      *problem
@@ -62,12 +61,7 @@ func (h *Handler) audit(c *call) (any, error) {
 		return nil, err
 	}
 	v.Unreadable, v.Rows = list.GetUnreadable(), newAuditRows(list.GetEntries())
-	if next := list.GetNextPageToken(); next != "" {
-		v.Older = with(q, "before", next)
-	}
-	if q.Get("before") != "" {
-		v.Newest = with(q, "before", "")
-	}
+	v.pages = pagesOf(q, "before", list.GetNextPageToken())
 	return v, nil
 }
 

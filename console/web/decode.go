@@ -19,8 +19,7 @@ type decodeView struct {
 	Bar     *bar // of the layout it was leased under
 	Mark    string
 	Under   []underView
-	Older   string // address of the page with older layouts
-	Newest  string // and of the first one
+	pages   // of layouts
 	Problem *problem
 }
 
@@ -98,11 +97,9 @@ func (h *Handler) decodeUnder(c *call, v *decodeView, id int64) error {
 		if err != nil {
 			return err
 		}
-		until, v.Newest = newer.GetLayout().GetTime(), with(q, "before", "")
+		until = newer.GetLayout().GetTime()
 	}
-	if next := list.GetNextPageToken(); next != "" {
-		v.Older = with(q, "before", next)
-	}
+	v.pages = pagesOf(q, "before", list.GetNextPageToken())
 	for _, record := range list.GetLayouts() {
 		l, err := api.LayoutFromProto(record.GetLayout())
 		if err != nil {

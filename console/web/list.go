@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"html/template"
+	"net/url"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -17,6 +18,20 @@ type list struct {
 	Caption, Class string
 	Rows           []listRow
 	Heads          []column // with links to sort by them; nil for none
+}
+
+// pages are the addresses of the first and of the next page of a list; empty for none.
+type pages struct{ Newest, Older string }
+
+// pagesOf returns those of a page whose parameters are q: param has its token, and next is that of the next one.
+func pagesOf(q url.Values, param, next string) (p pages) {
+	if q.Get(param) != "" {
+		p.Newest = with(q, param, "")
+	}
+	if next != "" {
+		p.Older = with(q, param, next)
+	}
+	return p
 }
 
 // listRow is a row of a list. Page is the address of what it shows; empty for none.

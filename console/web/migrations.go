@@ -13,9 +13,8 @@ type migrationsView struct {
 	Active     *migrationView     // nil without one
 	Problems   []*marchv1.Problem // that keep all rooms from leasing
 	History    *list
-	Older      string // address of the next page
-	Newer      bool
-	Planner    *planner
+	pages
+	Planner *planner
 }
 
 // historyPage is how many migrations a page has.
@@ -23,16 +22,13 @@ const historyPage = 10
 
 func (h *Handler) migrations(c *call) (any, error) {
 	q := c.URL.Query()
-	token := q.Get("before")
 	list, err := h.console.ListMigrations(c.Context(),
-		&marchv1.ListMigrationsRequest{PageSize: historyPage, PageToken: token})
+		&marchv1.ListMigrationsRequest{PageSize: historyPage, PageToken: q.Get("before")})
 	if err != nil {
 		return nil, err
 	}
-	v := &migrationsView{Newer: token != "", Problems: c.shown(c.layout.GetProblems()), Unreadable: list.GetUnreadable()}
-	if next := list.GetNextPageToken(); next != "" {
-		v.Older = with(url.Values{}, "before", next)
-	}
+	v := &migrationsView{pages: pagesOf(url.Values{"before": q["before"]}, "before", list.GetNextPageToken()),
+		Problems: c.shown(c.layout.GetProblems()), Unreadable: list.GetUnreadable()}
 	v.History = newList("Migrations", setting.Migrations[1:], list.GetMigrations(), // a row links to its ID
 		func(m *marchv1.Migration) (listRow, palette) {
 			colour := coloursOf(c.layout, m)

@@ -9,12 +9,12 @@ import (
 const workersPage = 50
 
 type workersView struct {
-	Workers       *list
-	Slices        *list
-	Unreadable    []*marchv1.Unreadable
-	Rooms         []string
-	Room, Bits    string
-	Newest, Older string // addresses
+	Workers    *list
+	Slices     *list
+	Unreadable []*marchv1.Unreadable
+	Rooms      []string
+	Room, Bits string
+	pages
 }
 
 func (h *Handler) workers(c *call) (any, error) {
@@ -31,11 +31,6 @@ func (h *Handler) workers(c *call) (any, error) {
 	}
 	v := &workersView{Rooms: c.layout.GetEver(), Room: r.GetRoom(), Bits: q.Get("bits"), Unreadable: list.GetUnreadable()}
 	v.Workers, v.Slices = listWorkers(list.GetWorkers(), c.colour), listSlices(list.GetSlices(), c.colour)
-	if r.GetPageToken() != "" {
-		v.Newest = with(q, "after", "")
-	}
-	if next := list.GetNextPageToken(); next != "" {
-		v.Older = with(q, "after", next)
-	}
+	v.pages = pagesOf(q, "after", list.GetNextPageToken())
 	return v, nil
 }
