@@ -85,7 +85,7 @@ func (f *benchFlags) validate() error {
 }
 
 // dial opens the connections, of which one is first. hangUp closes them.
-func (f *benchFlags) dial() (first *link, conns []*grpc.ClientConn, hangUp func(), err error) {
+func (f *benchFlags) dial() (first *target, conns []*grpc.ClientConn, hangUp func(), err error) {
 	hangUp = func() {
 		for _, conn := range conns {
 			_ = conn.Close()

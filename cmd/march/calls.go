@@ -244,6 +244,9 @@ type target struct {
 	given    *api.Credentials    // what secure asks for; nil before it was opened
 	instance record.SeenInstance // that must answer; without a name any server may
 	witness  bool                // a console that recover asks for its mirror: others may answer
+
+	conn   *grpc.ClientConn             // nil before dial: each call has a connection of its own then
+	failed *atomic.Pointer[net.OpError] // why the last attempt to connect failed
 }
 
 const (
@@ -265,25 +268,8 @@ func (t *target) flags(cmd *cobra.Command, what, address string) *cobra.Command 
 		option{"timeout", usually(&t.timeout, 5*time.Second), "how long to wait for an answer"})
 }
 
-// call connects and calls use with a context that ends after the timeout.
-func (t *target) call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error {
-	l, err := t.dial()
-	if err != nil {
-		return err
-	}
-	defer l.close()
-	return l.call(ctx, use)
-}
-
-// link is a connection to a target.
-type link struct {
-	target *target
-	conn   *grpc.ClientConn
-	failed atomic.Pointer[net.OpError] // why the last attempt to connect failed
-}
-
-// dial returns a link. It does not connect yet.
-func (t *target) dial() (*link, error) {
+// dial returns a target whose calls share a connection. It does not connect yet.
+func (t *target) dial() (*target, error) {
 	addresses := strings.Split(t.address, ",")
 	for _, address := range addresses {
 		if err := api.CheckAddress(t.what, address); err != nil {
@@ -293,7 +279,9 @@ func (t *target) dial() (*link, error) {
 	if t.timeout <= 0 {
 		return nil, usagef("timeout: %v; allowed: above 0", t.timeout)
 	}
-	l := &link{target: t}
+	shared := *t
+	l := &shared
+	l.failed = &atomic.Pointer[net.OpError]{}
 	// The dialer also resolves names, so that an error names the address and the
 	// cause.
 	given, err := t.credentials()
@@ -336,37 +324,41 @@ func (t *target) credentials() (api.Credentials, error) {
 	return *t.given, nil
 }
 
-func (t *target) connect(ctx context.Context, address string) (net.Conn, error) {
+func (t *target) connect(ctx context.Context, address string) (conn net.Conn, err error) {
 	if t.network != nil {
-		return t.network(ctx, address)
+		conn, err = t.network(ctx, address)
+	} else {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "tcp", address)
 	}
-	return (&net.Dialer{}).DialContext(ctx, "tcp", address)
-}
-
-func (l *link) close() { _ = l.conn.Close() }
-
-func (l *link) connect(ctx context.Context, address string) (net.Conn, error) {
-	conn, err := l.target.connect(ctx, address)
 	var why *net.OpError
-	if errors.As(err, &why) {
-		l.failed.Store(why)
+	if errors.As(err, &why) && t.failed != nil {
+		t.failed.Store(why)
 	}
 	return conn, err
 }
 
+func (t *target) close() { _ = t.conn.Close() }
+
 // call calls use with a context that ends after the timeout. Its error is
 // Unavailable when the server did not answer.
-func (l *link) call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error {
-	t := l.target
+func (t *target) call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error {
+	if t.conn == nil {
+		l, err := t.dial()
+		if err != nil {
+			return err
+		}
+		defer l.close()
+		return l.call(ctx, use)
+	}
 	bounded, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(ctx, api.ActorHeader,
 		whoami()+t.purpose), t.timeout)
 	defer cancel()
-	err := use(bounded, l.conn)
+	err := use(bounded, t.conn)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	connected := l.conn.GetState() == connectivity.Ready
-	why := l.failed.Load()
+	connected := t.conn.GetState() == connectivity.Ready
+	why := t.failed.Load()
 	switch {
 	case !connected && why != nil:
 		return allocator.Errorf(allocator.Unavailable, "no answer from the %s: %w%s", t, why.Err, t.hint())

@@ -219,19 +219,14 @@ func (c *common) outputFlag(cmd *cobra.Command) *cobra.Command {
 	return addOptions(cmd, option{"output,o", oneOf(&c.output, "text", "json"), "text or json"})
 }
 
-// caller is a target, which is dialled for one call, or a link to one.
-type caller interface {
-	call(ctx context.Context, use func(context.Context, *grpc.ClientConn) error) error
-}
-
-func callConsole(ctx context.Context, to caller,
+func callConsole(ctx context.Context, to *target,
 	use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 	return to.call(ctx, func(ctx context.Context, conn *grpc.ClientConn) error {
 		return use(ctx, marchv1.NewConsoleServiceClient(conn))
 	})
 }
 
-func askConsole[Q, A any](ctx context.Context, to caller, request Q, call consoleCall[Q, A]) (answer A, err error) {
+func askConsole[Q, A any](ctx context.Context, to *target, request Q, call consoleCall[Q, A]) (answer A, err error) {
 	err = callConsole(ctx, to, func(ctx context.Context, s marchv1.ConsoleServiceClient) (err error) {
 		answer, err = call(s, ctx, request)
 		return err

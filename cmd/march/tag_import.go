@@ -112,7 +112,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 		return err
 	}
 	defer l.close()
-	t.purpose = " importing " + system.Name + " sha256:" + r.SHA256[:32] // as much as the audit has room for
+	l.purpose = " importing " + system.Name + " sha256:" + r.SHA256[:32] // as much as the audit has room for
 	p := newProgress(c, soon, soon)
 	finished := 0
 	results, err := imports.Apply(cmd.Context(), func(ctx context.Context,
