@@ -448,6 +448,22 @@ func goRate(t *testing.T, address string) float64 {
 	return count / time.Since(began).Seconds()
 }
 
+// goLeases returns how often the Go client asks a room for the first million IDs.
+func goLeases(t *testing.T, address string) int64 {
+	t.Helper()
+	ids, err := client.New(t.Context(), client.Options{Addresses: []string{address}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ids.Close()
+	for range 1_000_000 {
+		if _, err := ids.Next(t.Context(), "order"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ids.Status()[0].Refills
+}
+
 // TestSpeed measures how many IDs each client issues, and how often it asks a room for the first million. It prints
 // each rate as a part of the Go client's on the same machine, and Java's as a part of an AtomicLong's:
 //
@@ -459,7 +475,11 @@ func TestSpeed(t *testing.T) {
 	cluster.Tag(func(s *record.TagSettings) { s.MaxStep = 1 << 40 }, "test", "order", "fast")
 	in := cluster.Room("a", "a1", func(cfg *room.Config) { cfg.HTTP = testcluster.Listen(t, "") })
 	chain := goRate(t, in.Address)
-	t.Logf("go: %.0f million IDs a second", chain/1e6)
+	leases := goLeases(t, in.Address)
+	t.Logf("go: %.0f million IDs a second; %d leases", chain/1e6, leases)
+	if leases > 20 {
+		t.Errorf("go: %d leases for a million IDs; allowed: 20", leases)
+	}
 	for _, c := range clients {
 		at := newFront(t, in.HTTP, httptest.NewServer)
 		words := append(slices.Clone(c.run["bench"]), at.URL, "order", "fast")

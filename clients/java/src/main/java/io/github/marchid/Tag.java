@@ -334,7 +334,8 @@ public final class Tag {
         looked = total;
         lookedAt = at;
         dropEnded(at);
-        if (known && (ttl == 0 || at - used < ttl)) { // unused: let it end
+        boolean calm = failed == null || at >= retryAt - pause + SECOND / 2; // one of many tags asks seldom
+        if (known && calm && (ttl == 0 || at - used < ttl)) { // unused: let it end
             leaseAhead(at);
         }
     }
