@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,9 +26,12 @@ import (
 	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
+var overEtcd = flag.Bool("etcd", false, "scripts run over a real etcd")
+
 // TestScripts runs the protocol as text: commands, and what they answered where that is more than "ok". Each file has
 // clusters of its own, each with clocks that stand still unless a command moves them.
-// `go test . -run TestScripts -rewrite` writes the answers anew. The commands are those of verbs.
+// `go test . -run TestScripts -rewrite` writes the answers anew. The commands are those of verbs. With -etcd a real etcd
+// does all transactions, which takes minutes: the answers must be the same.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := &script{}
@@ -122,6 +126,7 @@ type script struct {
 	written  []store.KV                 // registrations since the last command
 
 	migration record.Migration
+	stop      func() // the real etcd below; nil for none
 }
 
 // scripted is a running process.
@@ -141,6 +146,9 @@ type scripted struct {
 }
 
 func (s *script) end() {
+	if s.stop != nil {
+		s.stop()
+	}
 	for _, p := range s.live {
 		_ = p.Close()
 	}
@@ -226,7 +234,11 @@ func (s *script) begin(a args) {
 		mirrors: map[string]*seen{}, consoles: map[string]*ledger.Ledger{}, workers: map[record.WorkerID]string{},
 		clock: at(s.t, "2026-11-22T12:00:00Z")}
 	s.began = s.clock.Time
-	s.c = &cluster{memcluster.NewOf(s.t, a.rest(0), formats, s.clock.config)}
+	mem := ledgertest.NewFake(s.t)
+	if *overEtcd {
+		s.stop = mem.Over(s.t)
+	}
+	s.c = &cluster{memcluster.Over(s.t, mem, a.rest(0), formats, s.clock.config)}
 }
 
 // start starts a process; an earlier one of its handle ends.

@@ -33,6 +33,7 @@ type Fake struct {
 		count  int    // transactions so far
 		away   bool   // by Stop
 		full   bool   // by NoSpace
+		over   *over  // see Over; nil for none
 	}
 }
 
@@ -106,6 +107,7 @@ func (m *Fake) Compact() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.data.compacted = m.mu.data.rev
+	m.mu.over.end()
 }
 
 // Break ends all watches with an error, as a member that restarts does.

@@ -190,6 +190,9 @@ func (m *Fake) apply(txn store.Txn, watchful bool) (store.Answer, error) {
 		m.complain(txn, ops)
 	}
 	m.mu.index++
+	if o := m.mu.over; o != nil && o.etcd == nil {
+		o.fill(context.Background(), d)
+	}
 	// All writes of a transaction share the next revision, and its own reads
 	// see those before them.
 	next, wrote := d.rev+1, false
@@ -212,6 +215,9 @@ func (m *Fake) apply(txn store.Txn, watchful bool) (store.Answer, error) {
 		m.wake()
 	}
 	answer.Revision = d.rev
+	if m.mu.over != nil {
+		answer = m.mu.over.apply(txn, answer)
+	}
 	return answer, nil
 }
 

@@ -59,6 +59,7 @@ func (m *Fake) Empty(id uint64) (putBack func()) {
 // exchange puts other data in the place of the store's. The caller holds mu.
 func (m *Fake) exchange(data mvcc, index, id uint64) {
 	m.mu.data, m.mu.index, m.mu.id, m.mu.late = data, index, id, nil
+	m.mu.over.end()
 	m.mu.breaks++
 	m.wake()
 }
@@ -70,6 +71,7 @@ func (m *Fake) goBack(revision int64) {
 	// what was compacted later is there again
 	m.mu.data.rev, m.mu.data.compacted = revision, min(was.compacted, revision)
 	m.mu.late = nil
+	m.mu.over.end()
 	m.mu.breaks++
 	m.wake()
 }

@@ -37,7 +37,14 @@ func New(tb ledgertest.TB, layout string) *Cluster {
 // NewOf is New for a cluster with a generation of formats. change changes the administration's ledger.
 func NewOf(tb ledgertest.TB, layout string, formats int, change ...func(*ledger.Config)) *Cluster {
 	tb.Helper()
-	c := &Cluster{TB: tb, Mem: ledgertest.NewFake(tb), Issued: ledgertest.Issued{}}
+	return Over(tb, ledgertest.NewFake(tb), layout, formats, change...)
+}
+
+// Over is NewOf over a store.
+func Over(tb ledgertest.TB, mem *ledgertest.Fake, layout string, formats int,
+	change ...func(*ledger.Config)) *Cluster {
+	tb.Helper()
+	c := &Cluster{TB: tb, Mem: mem, Issued: ledgertest.Issued{}}
 	c.Admin = admin.New(ledgertest.Open(tb, c.Mem.Open(), change...), admin.Config{Formats: formats})
 	if _, err := c.Admin.Init(bg, ledgertest.Lay(tb, layout), "test"); err != nil {
 		tb.Fatalf("init: %v", err)
