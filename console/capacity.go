@@ -13,7 +13,8 @@ import (
 )
 
 // GetCapacity implements ConsoleService.
-func (s *problems) GetCapacity(ctx context.Context, _ *marchv1.GetCapacityRequest) (*marchv1.GetCapacityResponse, error) {
+func (s *problems) GetCapacity(ctx context.Context,
+	_ *marchv1.GetCapacityRequest) (*marchv1.GetCapacityResponse, error) {
 	o, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
 	if err != nil {
 		return nil, err

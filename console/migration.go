@@ -294,7 +294,8 @@ func (s *view) showMigration(ctx context.Context, m record.Migration) (*marchv1.
 }
 
 // renewMigration returns m as it is by now, also as a message.
-func (s *migrations) renewMigration(ctx context.Context, m record.Migration) (record.Migration, *marchv1.Migration, error) {
+func (s *migrations) renewMigration(ctx context.Context,
+	m record.Migration) (record.Migration, *marchv1.Migration, error) {
 	now, err := s.fresh(ctx)
 	switch {
 	case err != nil:

@@ -235,7 +235,8 @@ func whyOf(err error) string {
 }
 
 // GetOverview implements ConsoleService.
-func (s *problems) GetOverview(ctx context.Context, _ *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
+func (s *problems) GetOverview(ctx context.Context,
+	_ *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
 	_, outage, err := s.shown(ctx)
 	if err != nil {
 		return nil, err

@@ -128,10 +128,10 @@ func (f findings) problems() []*marchv1.Problem {
 		f.workers.problems(time.Now()), f.migration.GetProblems(), f.own, f.unreadableKeys(),
 	))
 	var cluster, instances, keys []*marchv1.Problem
+	first, stopping := errors.AsType[*record.KeyError](f.unusable) // a key that keeps all rooms from leasing
 	for _, p := range all {
-		stopping := slices.ContainsFunc(f.unusableState(), func(u *marchv1.Problem) bool { return u.GetOf() == p.GetOf() })
 		switch unreadable := p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE; {
-		case unreadable && !stopping: // a key that keeps all rooms from leasing comes first
+		case unreadable && (!stopping || first.Key != p.GetOf()):
 			keys = append(keys, p)
 		case unreadable || problem.OfCluster(p.GetKind()) || slices.Contains(f.outage, p):
 			cluster = append(cluster, p)

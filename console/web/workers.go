@@ -29,7 +29,8 @@ func (h *Handler) workers(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &workersView{Rooms: c.layout.GetEver(), Room: r.GetRoom(), Bits: q.Get("bits"), Unreadable: list.GetUnreadable()}
+	v := &workersView{Rooms: c.layout.GetEver(), Room: r.GetRoom(), Bits: q.Get("bits"),
+		Unreadable: list.GetUnreadable()}
 	v.Workers, v.Slices = listWorkers(list.GetWorkers(), c.colour), listSlices(list.GetSlices(), c.colour)
 	v.pages = pagesOf(q, "after", list.GetNextPageToken())
 	return v, nil
