@@ -442,8 +442,8 @@ func announceContext(base int, settings map[string]string) (name string, stop fu
 }
 
 // runningContexts returns the contexts of the clusters that run, by their files in a directory, the oldest first. It
-// removes the files of processes that were killed. A home may be on several hosts: what another host's cluster has locked
-// stays, and is no context where nothing listens at its address.
+// removes the files of processes that were killed. A home may be on several hosts: what another host's cluster has
+// locked stays, and is no context where nothing listens at its address.
 func runningContexts(dir string) (all []runningContext) {
 	entries, _ := os.ReadDir(dir)
 	for _, entry := range entries {

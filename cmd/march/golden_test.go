@@ -178,8 +178,8 @@ func TestNoServerForgesALine(t *testing.T) {
 	}
 }
 
-// fill sets all fields of a message for which has is true; each text ends with taint. A list gets one element. A message
-// inside one of its own kind stays empty.
+// fill sets all fields of a message for which has is true; each text ends with taint. A list gets one element. A
+// message inside one of its own kind stays empty.
 func fill(m protoreflect.Message, has func(protoreflect.FieldDescriptor) bool, taint string,
 	within ...protoreflect.Name) {
 	switch m.Descriptor().FullName() {

@@ -85,8 +85,9 @@ found, 4 conflict or exists already, 5 unavailable.`,
 		begin string) ([]string, cobra.ShellCompDirective) {
 		return contextNames(cmd, nil, begin)
 	})
-	addOptions(root, option{"log-level", logLevel(&c.logLevel), "lowest level to log: trace, debug, info, warn, error, " +
-		"off (default info; warn for dev)"}, option{"log-format", oneOf(&c.logFormat, "text", "json"), "text or json"})
+	addOptions(root, option{"log-level", logLevel(&c.logLevel), "lowest level to log: trace, debug, info, warn, " +
+		"error, off (default info; warn for dev)"},
+		option{"log-format", oneOf(&c.logFormat, "text", "json"), "text or json"})
 	root.AddCommand(newDev(c), newRoom(c), newConsole(c), newID(c), newKey(c), newTag(c), newLayout(c), newInstance(c),
 		newWorker(c), newCluster(c), newMigrate(c), newApply(c), newExport(c), newStatus(c), newDoctor(c), newDebug(c),
 		newAudit(c), newVerify(c), newPolicy(c), newToken(c), newCerts(c), newEtcd(c), newHalt(c), newRecover(c),

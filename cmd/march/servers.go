@@ -73,7 +73,8 @@ var secretFile = regexp.MustCompile(`(tls-key|etcd-key|key-file|password-file|se
 // open opens metrics, traces, the ledger, the policy and the files of TLS, and checks that the server is safe where it
 // listens. room is empty for a console, and hosts are by which HTTP may be called. It asks nothing of etcd, so wrong
 // settings are found although etcd is away.
-func (s *server) open(cmd *cobra.Command, room allocator.Room, instance string, hosts []string, log hclog.Logger) error {
+func (s *server) open(cmd *cobra.Command, room allocator.Room, instance string, hosts []string,
+	log hclog.Logger) error {
 	var labels prometheus.Labels
 	if room != "" {
 		labels = prometheus.Labels{"room": string(room)}
@@ -166,8 +167,8 @@ func (r *roomServer) settings() []option {
 				"empty for nowhere"),
 			{"advertise-admin", reachedAt(&r.cfg.AdvertiseAdmin, "advertise-admin"), "the address at which consoles " +
 				"and operators reach --admin-grpc (default that address, with this host's name for 0.0.0.0)"},
-			{"advertise", reachedAt(&r.cfg.Advertise, "advertise"), "the gRPC address at which other processes reach this instance (default " +
-				"--grpc, with this host's name for 0.0.0.0)"},
+			{"advertise", reachedAt(&r.cfg.Advertise, "advertise"), "the gRPC address at which other " +
+				"processes reach this instance (default --grpc, with this host's name for 0.0.0.0)"},
 			{"create-tags", &r.cfg.CreateTags, "create a tag when it is first asked for; for development"},
 			{"warm-tags", &r.warm, "tags whose IDs to lease before this instance reports that it is ready"},
 			{"opaque-key", &r.keys, opaqueKeyUsage},
@@ -253,7 +254,8 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 			return usageError{err}
 		}
 	} else if r.start.of("tinyid").at != "" && cfg.Access == nil {
-		return invalidf("tinyid: there are no tokens; allowed: with --tinyid-tokens FILE, or with --policy and --tokens")
+		return invalidf("tinyid: there are no tokens; allowed: with --tinyid-tokens FILE, or with --policy and " +
+			"--tokens")
 	}
 	r.start.Needs = func(ctx context.Context) error {
 		return r.cluster.roomNeeds(ctx, r.ledger, cfg.Room, cfg.Name)
@@ -309,8 +311,8 @@ func (s *consoleServer) settings() []option {
 			{"mirror-tags", usually(&s.cfg.MirrorTags, 100_000), "of how many tags to keep in memory what etcd " +
 				"showed of them, for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing"},
 			{"mirror", &s.cfg.Mirror, "a file that keeps that over restarts, written each second"},
-			{"advertise", reachedAt(&s.cfg.Advertise, "advertise"), "the gRPC address at which march recover asks for it (default --grpc, " +
-				"with this host's name for 0.0.0.0)"},
+			{"advertise", reachedAt(&s.cfg.Advertise, "advertise"), "the gRPC address at which march recover " +
+				"asks for it (default --grpc, with this host's name for 0.0.0.0)"},
 			{"forget-after", &s.cfg.ForgetAfter, "how long an instance must be silent to be forgotten"},
 			s.safe.ca(),
 		})
@@ -456,8 +458,8 @@ func urlScheme(secured bool) string {
 	return "http"
 }
 
-// Check returns why a server is not secure, empty if it is: other machines reach it, and it has no TLS or no identities.
-// Its error is Invalid if the server is not secure and --insecure was not given.
+// Check returns why a server is not secure, empty if it is: other machines reach it, and it has no TLS or no
+// identities. Its error is Invalid if the server is not secure and --insecure was not given.
 func (s *serverTLS) Check(start *starting) (why string, err error) {
 	for _, l := range start.all {
 		if l.at == "" || loopback(l.at) {

@@ -466,8 +466,8 @@ type watchFlags struct {
 
 func (f *watchFlags) options() []option {
 	return []option{
-		{"traces", optional(&f.traces, receiver), "where to send traces, as OTLP over gRPC: http://HOST:PORT, or https for TLS; empty " +
-			"for none"},
+		{"traces", optional(&f.traces, receiver), "where to send traces, as OTLP over gRPC: http://HOST:PORT, or " +
+			"https for TLS; empty for none"},
 		{"traces-ratio", usually(&f.ratio, 1), "the share of calls to trace, 0 to 1; a caller's own decision to " +
 			"trace wins"},
 	}
