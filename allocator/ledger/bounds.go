@@ -79,8 +79,8 @@ func (l *client) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.
 
 // auditBound returns the number of audit entries at which the oldest are removed, and
 // how many may be written before the next count.
-func (l *rings) auditBound() (bound, slack int64) {
-	return l.bounds.audits - min(record.AuditReserve, l.bounds.audits/2), min(record.AuditSlack, l.bounds.audits/4)
+func (r *rings) auditBound() (bound, slack int64) {
+	return r.bounds.audits - min(record.AuditReserve, r.bounds.audits/2), min(record.AuditSlack, r.bounds.audits/4)
 }
 
 // overflow returns operations that remove keys of a kind so that one more fits. If

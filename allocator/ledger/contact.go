@@ -85,7 +85,8 @@ func (l *contacts) unanswered(ctx context.Context, said *pending.Lines, now time
 	}
 	if c.Away.IsZero() {
 		c.Away = now
-		l.line.saidAway = l.line.awayLog.Log(now, said.Warn, "etcd does not answer", append(traceID(ctx), "error", err)...)
+		l.line.saidAway = l.line.awayLog.Log(now, said.Warn, "etcd does not answer",
+			append(traceID(ctx), "error", err)...)
 	}
 }
 
