@@ -38,7 +38,7 @@ const (
 	// fewTags tags are visited in a second, more in up to ten.
 	fewTags = 10_000
 	// scanStep is how many tags are visited under the lock at once.
-	scanStep = 256
+	scanStep = 64
 )
 
 // round has the values that one round of a scan found.
@@ -225,11 +225,18 @@ func (m *tags) sweep(ctx context.Context) error {
 	return every(ctx, scanEvery, func() {
 		counters, timed := m.size()
 		n := counters + timed
-		m.visit(&w, max(min(n, fewTags)/10, n/100)+1, func(found tagged) {
-			if found.issuer.CloseUnused(m.cfg.IdleAfter) {
-				m.forget(found.tag, found.issuer)
+		n = max(min(n, fewTags)/10, n/100) + 1
+		// Ten thousand tags at once would hold a processor for some 10 ms, which callers notice: page by page they do not.
+		for pause := scanEvery / time.Duration(2*(n/scanStep+1)); n > 0; n -= scanStep {
+			m.visit(&w, min(n, scanStep), func(found tagged) {
+				if found.issuer.CloseUnused(m.cfg.IdleAfter) {
+					m.forget(found.tag, found.issuer)
+				}
+			})
+			if n > scanStep {
+				time.Sleep(pause)
 			}
-		})
+		}
 	})
 }
 
