@@ -83,9 +83,8 @@ var ErrClosed = &Error{Kind: Unavailable, Msg: "chain closed"}
 // chain asks the source again.
 const failurePause = time.Second
 
-// spentLink returns the link of an empty chain: its end is 0, and no ordinal is
-// below that.
-func spentLink() *link { return &link{} }
+// parkAfter is how long a chain keeps its link without a caller.
+const parkAfter = 10 * time.Second
 
 // NewChain returns an empty chain. It leases nothing before it is first used.
 // Its error is Invalid.
@@ -104,9 +103,10 @@ func (c *Chain) Init(cfg ChainConfig) error {
 		return err
 	}
 	c.tag, c.source, c.refiller, c.gate, c.unordered = cfg.Tag, cfg.Source, cfg.Refiller, cfg.Gate, cfg.Unordered
-	c.head.Store(spentLink())
+	c.head.Store(c.refiller.spent)
 	if c.gate != nil {
-		c.gated.Store(spentLink())
+		c.head.Store(&link{}) // of its own: it stays, and each call counts at it
+		c.gated.Store(c.refiller.spent)
 	}
 	c.mu.settings = cfg.Settings
 	c.mu.last = -1
@@ -251,11 +251,11 @@ func (c *Chain) cut(n int64) (Segment, bool) {
 	return seg, true
 }
 
-// putBack ends the head link and returns its rest to the front of the tail.
+// putBack ends the head link and returns its rest to the front of the tail. The caller holds the lock.
 func (c *Chain) putBack() {
 	l := c.front()
 	taken := l.close()
-	c.setFront(spentLink())
+	c.setFront(c.refiller.spent)
 	c.mu.issued += taken
 	_, rest := l.seg.Split(taken)
 	if rest.Count == 0 {
@@ -294,6 +294,24 @@ func (c *Chain) promote(now time.Time) {
 		c.shorten(rest)
 		c.setFront(next)
 	}
+	c.measure(now)
+}
+
+// settle promotes the next link for callers to come. Without a caller for parkAfter the chain keeps its IDs as segments
+// alone, without a link's 256 bytes: a room may have a million such chains. The caller holds the lock.
+func (c *Chain) settle(now time.Time) {
+	if c.look(now, c.mu.wanted > 0); c.since(now) < parkAfter {
+		c.promote(now)
+		return
+	}
+	if c.front() != c.refiller.spent {
+		c.putBack()
+	}
+	c.measure(now)
+}
+
+// measure measures the rate, and requests a refill if the chain holds too few IDs. The caller holds the lock.
+func (c *Chain) measure(now time.Time) {
 	c.mu.pace.observe(c.mu.settings, now, c.issued())
 	c.requestIfNeeded(now)
 }

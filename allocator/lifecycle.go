@@ -27,8 +27,7 @@ func (c *Chain) Observe() (unused time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	c.look(now, false)
-	c.promote(now)
+	c.settle(now)
 	return c.since(now)
 }
 

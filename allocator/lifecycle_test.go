@@ -13,6 +13,7 @@ func TestObserveAndCloseUnused(t *testing.T) {
 	virtual(t, func(w *world) {
 		c, _ := w.chain(settings(1000, 1_000_000, time.Minute))
 		w.take(c, 10)
+		next := c.Segments()[0]
 		time.Sleep(10 * time.Minute)
 		if unused := c.Observe(); unused != 0 { // seen just now
 			w.Errorf("unused for %v", unused)
@@ -21,8 +22,12 @@ func TestObserveAndCloseUnused(t *testing.T) {
 		if unused := c.Observe(); unused != 29*time.Minute || c.CloseUnused(30*time.Minute) {
 			w.Errorf("unused for %v; closed early", unused)
 		}
-		if _, ok := c.TryNext(); !ok {
-			w.Error("nothing held")
+		leases := c.Status().Refills
+		if _, ok := c.TryNext(); ok {
+			w.Error("a chain without a caller keeps its link")
+		}
+		if id, err := c.Next(w.Context()); err != nil || id != next.First || c.Status().Refills != leases {
+			w.Errorf("after a pause %d, %v; it held %d", id, err, next.First)
 		}
 		time.Sleep(29 * time.Minute)
 		if c.CloseUnused(30 * time.Minute) {

@@ -284,7 +284,7 @@ func (c *Chain) accept(seg Segment, now time.Time) {
 	c.mu.starved, c.mu.stale = false, false
 	c.mu.last = leased.Last()
 	c.hold(seg)
-	c.promote(now)
+	c.settle(now)
 	c.wake()
 }
 
