@@ -178,9 +178,12 @@ func (c *Cluster) Client(name string, changes ...func(*client.Options)) *client.
 }
 
 // Layout returns the layout that etcd has: Move, a migration of the console, or Restore may have changed it.
+// It asks etcd, and fails the test where etcd does not answer.
 func (c *Cluster) Layout() client.Layout {
 	c.tb.Helper()
-	stored, err := c.cluster.Ledger().Refresh(c.tb.Context()) // a new one remembers nothing of the time before a Restore
+	l := c.cluster.Ledger() // a new one remembers nothing of the time before a Restore
+	defer func() { _ = l.Close() }()
+	stored, err := l.Refresh(context.WithoutCancel(c.tb.Context())) // a cleanup may ask, too
 	if err != nil {
 		c.tb.Fatalf("layout: %v", err)
 	}

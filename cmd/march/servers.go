@@ -148,7 +148,7 @@ stays the same over restarts. SIGTERM stops it: calls under way are answered fir
 
 func (r *roomServer) settings() []option {
 	return slices.Concat(r.server.options(&r.cfg.AllowedHosts, &r.cfg.Limits),
-		r.doorOptions(), []option{
+		[]option{
 			{"name", usually(&r.name, r.hostname), "this instance's name: no other instance has it, and it stays the " +
 				"same over restarts"},
 			{"journal", &r.journal, `directory for this instance's journal, or "off" (default $STATE_DIRECTORY, $XDG_STATE_HOME/march or ~/.local/state/march)`},
@@ -196,7 +196,7 @@ func (r *roomServer) settings() []option {
 			{"agree-clock", &r.cfg.AgreeClock, "take workers of time-ordered IDs although this host's clock is ahead " +
 				"of the other instances' clocks; these IDs will always sort too late"},
 			{"drain", &r.cfg.Drain, "how long calls under way may take at the end"},
-		})
+		}, r.doorOptions())
 }
 
 // read reads the settings that are not of a flag's type. Its error is Invalid.

@@ -399,7 +399,9 @@ func (c *common) readLevel(cmd *cobra.Command, log hclog.Logger, usual hclog.Lev
 		if err := s.set(&pflag.Flag{Name: "log-level", Value: logLevel(&name)}); err != nil {
 			return err
 		}
-		level = hclog.LevelFromString(name)
+		if name != "" {
+			level = hclog.LevelFromString(name)
+		}
 	}
 	was := log.GetLevel()
 	if was == level {
@@ -514,7 +516,7 @@ func logLevel(to *string) choice {
 func choiceOf(to *string, of ...string) choice {
 	return choice{parsedBy(to, *to, func(text string) (string, error) {
 		word := strings.ToLower(strings.TrimSpace(text))
-		if !slices.Contains(of, word) {
+		if word != "" && !slices.Contains(of, word) { // an empty one is the usual one
 			return word, invalidf("%.64q; allowed: %s", text, strings.Join(of, ", "))
 		}
 		return word, nil

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for an event in the browser. It only ends a test that hangs.
-const patience = 2 * time.Minute
+const patience = testcluster.Patience
 
 // world is a cluster with consoles and rooms. Its operator is ann.
 type world struct {

@@ -268,7 +268,7 @@ func (p *tab) accessible(what string) {
 // its rules had something to look at. It looks at the first twelve rows of each table.
 func (p *tab) axe(what, options string, rules int) {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, 4*patience) // with many other tests at once
+	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](
 		`axe.run({exclude: ["tr:nth-child(n+13)"]}, {resultTypes: ["violations"], ...`+options+`}).then((r) => JSON.stringify({

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -115,8 +116,26 @@ func (op *operation) split(body []byte, fields map[string]json.RawMessage, query
 	if len(both) == len(query) { // as it came, so that the gateway sees a field that is there twice
 		return body, both, nil
 	}
+	if name := repeated(body); name != "" {
+		return nil, nil, allocator.Errorf(allocator.Invalid, "%.100s: given twice; allowed: once", name)
+	}
 	body, err := json.Marshal(fields)
 	return body, both, err
+}
+
+// repeated returns the first name that a JSON object has twice, and "" for none: a map has only the last one's value.
+func repeated(object []byte) string {
+	seen := make(map[string]bool)
+	d := json.NewDecoder(bytes.NewReader(object))
+	for _, _ = d.Token(); d.More(); {
+		token, _ := d.Token()
+		name, _ := token.(string)
+		if seen[name] || d.Decode(new(json.RawMessage)) != nil {
+			return name
+		}
+		seen[name] = true
+	}
+	return ""
 }
 
 // checkBody refuses fields of a body that differ from the path's, which would replace them.

@@ -126,14 +126,18 @@ func TestFieldsBesideTheResource(t *testing.T) {
 		t.Errorf("warned: %v", warned)
 	}
 	for request, why := range map[string]string{
-		`PATCH /v1/tags/order {"confirm":"yes"}`:                          "confirm: ",
-		`PATCH /v1/tags/order {"confirm":null}`:                           "confirm: ",
-		`PATCH /v1/tags/order {"ifRevision":"007"}`:                       "ifRevision: ",
-		`PATCH /v1/tags/order?confirm=true {"confirm":true}`:              "confirm: given twice",
-		`PATCH /v1/tags/order?if_revision=1 {"ifRevision":"1"}`:           "ifRevision: given twice",
-		`PATCH /v1/tags/order {"ifRevision":"1","if_revision":"1"}`:       "ifRevision: given twice",
-		`PATCH /v1/tags/order {"ifRevision":"1","minstep":"1"}`:           "minstep",
-		`PATCH /v1/tags/order {"dryRun":true,"name":"other","limit":"5"}`: "leave it out of the body",
+		`PATCH /v1/tags/order {"confirm":"yes"}`:                                         "confirm: ",
+		`PATCH /v1/tags/order {"confirm":null}`:                                          "confirm: ",
+		`PATCH /v1/tags/order {"ifRevision":"007"}`:                                      "ifRevision: ",
+		`PATCH /v1/tags/order?confirm=true {"confirm":true}`:                             "confirm: given twice",
+		`PATCH /v1/tags/order?if_revision=1 {"ifRevision":"1"}`:                          "ifRevision: given twice",
+		`PATCH /v1/tags/order {"ifRevision":"1","if_revision":"1"}`:                      "ifRevision: given twice",
+		`PATCH /v1/tags/order {"ifRevision":"1","minstep":"1"}`:                          "minstep",
+		`PATCH /v1/tags/order {"limit":"1","limit":"2","confirm":true}`:                  "limit: given twice",
+		`PATCH /v1/tags/order {"limit":"1","confirm":false,"confirm":true}`:              "confirm: given twice",
+		`PATCH /v1/tags/order {"limit":"1","dryRun":true,"dryRun":false}`:                "dryRun: given twice",
+		`PATCH /v1/tags/order {"limit":"1","min_step":"5","minStep":"6","confirm":true}`: "min",
+		`PATCH /v1/tags/order {"dryRun":true,"name":"other","limit":"5"}`:                "leave it out of the body",
 	} {
 		s.room.update = nil
 		if w := s.do(request); w.Code != 400 || !strings.Contains(w.Body.String(), why) || s.room.update != nil {

@@ -42,6 +42,7 @@ func Run(ctx context.Context, cluster *record.Cluster, opts Options) (report Rep
 		}
 		v.checker.add = v.add
 		err = v.run(ctx)
+		before := report
 		report = v.report
 		report.Layouts, report.Rooms = int64(len(v.checker.layouts)), int64(len(v.checker.ever))
 		if versions := slices.Collect(maps.Keys(v.checker.layouts)); len(versions) > 0 {
@@ -49,6 +50,9 @@ func Run(ctx context.Context, cluster *record.Cluster, opts Options) (report Rep
 		}
 		if !errors.Is(err, store.ErrCompacted) {
 			break
+		}
+		if len(before.Problems) > len(report.Problems) { // what an attempt found counts, where none reads all
+			report = before
 		}
 	}
 	if lines := <-alarms; len(lines) > 0 {

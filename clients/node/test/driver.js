@@ -14,7 +14,8 @@ while (!text) { // a busy machine may take longer than the limit of a call to st
     await Promise.all(options.tags.map((name) => ids.tag(name).warm()));
     text = await ids.tag(options.text).nextText();
   } catch (error) {
-    console.error(error.message);
+    if (error.kind !== "unavailable") throw error;
+    await sleep(100);
   }
 }
 say("text", text.text, text.id, await ids.tag(options.text).parseText(text.text));

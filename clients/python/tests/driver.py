@@ -16,14 +16,18 @@ def main() -> None:
         with lock:
             print(*words, flush=True)
 
+    ids = Client(options["addresses"], fallback=options["fallback"], token_file=options["tokenFile"], ca=options["ca"],
+                 min_step=options["minStep"])
     text = None
     while text is None:  # a busy machine may take longer than the limit of a call to start all
         try:
-            ids = Client(options["addresses"], fallback=options["fallback"], token_file=options["tokenFile"],
-                         ca=options["ca"], min_step=options["minStep"], warm=options["tags"])
+            for name in options["tags"]:
+                ids.tag(name).warm()
             text = ids.tag(options["text"]).next_text()
         except MarchError as error:
-            print(error, file=sys.stderr)
+            if error.kind is not Kind.UNAVAILABLE:
+                raise
+            time.sleep(0.1)
     say("text", text.text, text.id, ids.tag(options["text"]).parse_text(text.text))
     try:
         ids.next("no-such-tag")

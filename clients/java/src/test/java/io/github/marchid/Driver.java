@@ -24,7 +24,10 @@ public final class Driver {
                 tags.forEach(name -> ids.tag(name).warm());
                 text = ids.tag((String) options.get("text")).nextText();
             } catch (MarchException e) {
-                System.err.println(e);
+                if (!kind(e).equals("unavailable")) {
+                    throw e;
+                }
+                Thread.sleep(100);
             }
         }
         long parsed = ids.tag((String) options.get("text")).parseText(text.text());
