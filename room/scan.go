@@ -112,7 +112,7 @@ func (r *round) addOther(s seen, now time.Time, free int) {
 	}
 	r.others.used = max(r.others.used, s.chain.used(s.status))
 	r.others.lasts = min(r.others.lasts, s.chain.lasts(s.status, now))
-	if free == 0 {
+	if free == 0 || s.status.Peak == 0 && len(r.rising) >= free { // nobody asks for its IDs
 		return
 	}
 	if r.rising = append(r.rising, s); len(r.rising) > 2*free {

@@ -25,8 +25,8 @@ type tagSource struct {
 	tagRevision int64 // of the tag's key
 	terms       record.Terms
 	mark        record.Mark
-	revision    int64  // of the mark's key; 0 if there is none yet
-	raw         string // the mark's stored value, if encoding the mark would give another one
+	revision    int64   // of the mark's key; 0 if there is none yet
+	raw         *string // the mark's stored value, if encoding the mark would give another one; nil otherwise
 
 	floor *floor // of all rooms' marks, as last read; nil after the first lease above it
 }
@@ -282,14 +282,14 @@ func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
 	}
 	s.tagRevision = tag[0].ModRevision
 	s.terms = t.Terms()
-	s.mark, s.revision, s.raw = record.Mark{}, 0, ""
+	s.mark, s.revision, s.raw = record.Mark{}, 0, nil
 	if len(mark) > 0 {
 		if s.mark, err = record.DecodeMark(mark[0]); err != nil {
 			return record.TagSettings{}, err
 		}
 		s.revision = mark[0].ModRevision
 		if !bytes.Equal(mark[0].Value, s.mark.Encode()) {
-			s.raw = string(mark[0].Value)
+			s.raw = new(string(mark[0].Value))
 		}
 	}
 	s.known = true
@@ -318,8 +318,8 @@ func UnknownTag(name allocator.Tag) error {
 
 // value returns the mark's value as it is stored.
 func (s *tagSource) value() []byte {
-	if s.raw != "" {
-		return []byte(s.raw)
+	if s.raw != nil {
+		return []byte(*s.raw)
 	}
 	return s.mark.Encode()
 }
@@ -387,6 +387,6 @@ func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg al
 	if err != nil || !ours {
 		return false, err
 	}
-	s.known, s.mark, s.revision, s.raw, s.floor = true, mark, revision, "", nil
+	s.known, s.mark, s.revision, s.raw, s.floor = true, mark, revision, nil, nil
 	return true, nil
 }

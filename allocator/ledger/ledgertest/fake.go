@@ -3,6 +3,7 @@ package ledgertest
 import (
 	"context"
 	"sync"
+	"testing"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -50,6 +51,20 @@ func NewFake(tb TB) *Fake {
 	m.mu.index, m.mu.id = firstIndex, ClusterID
 	m.mu.grew = make(chan struct{})
 	return m
+}
+
+// Over puts a real etcd below the Fake, which lives until end is called. The test fails where the two answer
+// differently. It must be called before the first transaction.
+func (m *Fake) Over(tb testing.TB) (end func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	o := &over{tb: tb}
+	m.mu.over = o
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		o.end()
+	}
 }
 
 // Holding returns a store that has these keys at a revision, in an etcd cluster.

@@ -19,20 +19,6 @@ type over struct {
 	conn store.Store
 }
 
-// Over puts a real etcd below the Fake, which lives until end is called. The test fails where the two answer
-// differently. It must be called before the first transaction.
-func (m *Fake) Over(tb testing.TB) (end func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	o := &over{tb: tb}
-	m.mu.over = o
-	return func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		o.end()
-	}
-}
-
 func (o *over) end() {
 	if o != nil && o.etcd != nil {
 		_ = o.conn.Close()
