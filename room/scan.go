@@ -226,7 +226,7 @@ func (m *tags) sweep(ctx context.Context) error {
 		counters, timed := m.size()
 		n := counters + timed
 		n = max(min(n, fewTags)/10, n/100) + 1
-		// Ten thousand tags at once would hold a processor for some 10 ms, which callers notice: page by page they do not.
+		// Ten thousand tags at once would hold a processor for 10 ms, which callers notice: page by page they do not.
 		for pause := scanEvery / time.Duration(2*(n/scanStep+1)); n > 0; n -= scanStep {
 			m.visit(&w, min(n, scanStep), func(found tagged) {
 				if found.issuer.CloseUnused(m.cfg.IdleAfter) {

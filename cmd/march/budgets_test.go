@@ -279,7 +279,7 @@ func proof(pkg string) bool {
 // of a circle. In the others the files have an order in which each calls only earlier ones: a
 // reader can begin with the first. The ledger's doc.go tells its order: see ledgerOrder.
 var cycles = map[string]int{
-	"allocator/ledger/ledgertest": 5, // the fake decides what becomes of a transaction, wakes its watchers, and has an etcd below
+	"allocator/ledger/ledgertest": 5, // the fake decides what becomes of a transaction, and has an etcd below
 }
 
 // TestFilesGoOneWay holds the files of the ledger's packages to an order.
