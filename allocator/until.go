@@ -62,7 +62,7 @@ func (c *Chain) Expire(idleAfter time.Duration) (next time.Time) {
 	if c.held() == 0 && c.mu.wanted == 0 && c.since(now) >= idleAfter {
 		c.mu.asleep = true
 	}
-	c.promote(now)
+	c.settle(now)
 	if l := c.front(); l.remaining() > 0 {
 		next = l.seg.Until
 	}

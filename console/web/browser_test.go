@@ -102,6 +102,14 @@ func (b *browser) restart(t *testing.T) {
 	p.fillPlanner(b, at)
 	typing := b.open(t, at)
 	typing.visit("/migrations")
+	// A plan that the console cannot make now is asked for again, and the form stays.
+	typing.until("one plan will fail", `(() => { const real = window.fetch; window.fetch = (to, options) => {
+		if (!String(to?.url ?? to).includes("room=")) return real(to, options);
+		window.fetch = real;
+		return Promise.resolve(new Response("<p>not now</p>", {status: 503, headers: {"Content-Type": "text/html"}}));
+	}; return true; })()`)
+	typing.fill(`input[name=upper][data-room=a]`, "45")
+	typing.says("The plan: 1 move")
 	kill()
 	p.says("No answer from this console.")
 	typing.says("No answer from this console.")

@@ -93,6 +93,10 @@
     answers();
   });
   document.addEventListener("htmx:error", (e) => { if (e.target.id === "live") away(); });
+  // A console that cannot plan now, as it has just begun, say, is asked again; the form stays (hx-status).
+  document.addEventListener("htmx:response:error", (e) => {
+    if (e.target.id === "planform" && e.detail.ctx.response.raw.status >= 500) setTimeout(() => document.getElementById("planform")?.dispatchEvent(new Event("change", { bubbles: true })), 1000);
+  });
 
   // A notice of a change is for once. Numbers are copied without separators; times tell the
   // local time.

@@ -126,12 +126,16 @@ public final class MarchClient implements AutoCloseable {
 
     /** Looks after all tags: drops what has ended, and has others lease ahead. */
     private void keep() {
-        for (Tag tag : tags.values()) {
-            try {
-                locked(tag::tend);
-            } catch (RuntimeException | Error e) {
-                // the next look tries again: the executor would end with it
+        try {
+            for (Tag tag : tags.values()) {
+                try {
+                    locked(tag::tend);
+                } catch (RuntimeException | Error e) {
+                    // one tag's fault is not another's
+                }
             }
+        } catch (Error e) {
+            // no memory, say: the next look tries again, as the executor would end with it
         }
     }
 

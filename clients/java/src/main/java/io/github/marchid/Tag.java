@@ -217,6 +217,7 @@ public final class Tag {
             if (next.segment.count() < s.count()) {
                 segments.addFirst(s.rest(next.segment.count()));
             }
+            unchecked = 0; // until the next look: it may end sooner
             head = next;
         }
         leaseAhead(now());
@@ -330,7 +331,8 @@ public final class Tag {
         long at = now();
         long total = issued + head.taken();
         used = total != looked ? at : used;
-        unchecked = total - looked > (at - lookedAt) / FAST ? 63 : 0;
+        boolean ending = head.segment.until() < at + SECOND; // before the next look, or soon after it
+        unchecked = total - looked > (at - lookedAt) / FAST && !ending ? 63 : 0;
         looked = total;
         lookedAt = at;
         dropEnded(at);
