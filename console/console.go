@@ -20,6 +20,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/mirror"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -254,7 +255,7 @@ func (s *Server) Run(ctx context.Context) error {
 		work.Go(func() { every(background, do) })
 	}
 	work.Go(func() {
-		pause(background, endsAfter)
+		store.Sleep(background, endsAfter)
 		every(background, s.readEnds)
 	})
 	work.Go(func() { s.wantsAnswers.run(background, s.readAnswers) })

@@ -13,6 +13,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
 )
@@ -232,7 +233,7 @@ func (d *demand) run(ctx context.Context, read func(context.Context) (pause time
 		case <-d.wake:
 		}
 		for ctx.Err() == nil && time.Since(*d.last.Load()) < wantedFor {
-			pause(ctx, read(ctx))
+			store.Sleep(ctx, read(ctx))
 		}
 	}
 }
@@ -240,17 +241,7 @@ func (d *demand) run(ctx context.Context, read func(context.Context) (pause time
 // every calls do until ctx ends, each time after the pause that it returned.
 func every(ctx context.Context, do func(context.Context) time.Duration) {
 	for ctx.Err() == nil {
-		pause(ctx, do(ctx))
-	}
-}
-
-// pause waits for a time, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
+		store.Sleep(ctx, do(ctx))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/minutes"
 )
 
@@ -174,13 +175,16 @@ func (t *scan) lastRound() round {
 }
 
 // visit adds up to n more issuers to a walk's round, to its end, and calls care for each. It calls
-// care without the lock.
-func (m *tags) visit(w *walk, n int, care func(tagged)) {
+// care without the lock, and pauses between two pages.
+func (m *tags) visit(ctx context.Context, w *walk, n int, pause time.Duration, care func(tagged)) {
 	list := make([]tagged, 0, scanStep)
 	for over := false; n > 0 && !over; n -= scanStep {
 		list, over = m.visitPage(w, min(n, scanStep), list[:0])
 		for _, found := range list {
 			care(found)
+		}
+		if n > scanStep && !store.Sleep(ctx, pause) {
+			return
 		}
 	}
 }
@@ -214,7 +218,7 @@ func (m *tags) currentRound() round {
 		return m.scan.lastRound()
 	}
 	var w walk
-	m.visit(&w, 2*fewTags, func(tagged) {})
+	m.visit(context.Background(), &w, 2*fewTags, 0, func(tagged) {})
 	return w.round
 }
 
@@ -227,16 +231,12 @@ func (m *tags) sweep(ctx context.Context) error {
 		n := counters + timed
 		n = max(min(n, fewTags)/10, n/100) + 1
 		// Ten thousand tags at once would hold a processor for 10 ms, which callers notice: page by page they do not.
-		for pause := scanEvery / time.Duration(2*(n/scanStep+1)); n > 0; n -= scanStep {
-			m.visit(&w, min(n, scanStep), func(found tagged) {
-				if found.issuer.CloseUnused(m.cfg.IdleAfter) {
-					m.forget(found.tag, found.issuer)
-				}
-			})
-			if n > scanStep {
-				time.Sleep(pause)
+		pause := scanEvery / time.Duration(2*(n/scanStep+1))
+		m.visit(ctx, &w, n, pause, func(found tagged) {
+			if found.issuer.CloseUnused(m.cfg.IdleAfter) {
+				m.forget(found.tag, found.issuer)
 			}
-		}
+		})
 	})
 }
 

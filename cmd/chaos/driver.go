@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/disk"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
@@ -204,7 +205,7 @@ func (d *driver) failed(before map[string]traffic.Count, accept func(who string)
 func (d *driver) calm(ctx context.Context, lasts time.Duration) error {
 	for began := time.Now(); ; {
 		before := d.Counts()
-		if !pause(ctx, lasts) {
+		if !store.Sleep(ctx, lasts) {
 			return ctx.Err()
 		}
 		failed, last := d.failed(before, func(string) bool { return true })
@@ -223,16 +224,6 @@ func (d *driver) calm(ctx context.Context, lasts time.Duration) error {
 }
 
 const calmWithin = time.Minute
-
-// pause returns false if ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
 
 // ready reports whether a server's health check passes.
 func (d *driver) ready(ctx context.Context, s *cluster.Server) bool {
@@ -260,7 +251,7 @@ func (d *driver) progress(ctx context.Context) (stop func()) {
 	}
 	var printing sync.WaitGroup
 	printing.Go(func() {
-		for pause(ctx, every) {
+		for store.Sleep(ctx, every) {
 			_, _ = fmt.Fprint(d.config.stderr, before+d.line()+after)
 		}
 		_, _ = fmt.Fprint(d.config.stderr, before)

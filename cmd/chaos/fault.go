@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
@@ -111,7 +112,7 @@ func (d *driver) faults(ctx, lanes context.Context) error {
 					i--
 					again++
 				}
-				if !pause(ctx, 50*time.Millisecond) {
+				if !store.Sleep(ctx, 50*time.Millisecond) {
 					return ctx.Err()
 				}
 			}
@@ -136,7 +137,7 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 	d.mu.Lock()
 	d.mu.kinds[f.kind]++
 	d.mu.Unlock()
-	pause(ctx, hurt.lasts)
+	store.Sleep(ctx, hurt.lasts)
 	var failed int64
 	var last string
 	if hurt.unhurt != nil {
@@ -225,7 +226,7 @@ func (d *driver) pauses(ctx, lanes context.Context) error {
 	r := rand.New(rand.NewPCG(d.config.seed, 2))
 	servers := d.Servers()
 	for number := 1; ; number++ {
-		if !pause(lanes, between(r, time.Second, 10*time.Second)) {
+		if !store.Sleep(lanes, between(r, time.Second, 10*time.Second)) {
 			return nil
 		}
 		s, lasts := pick(r, servers), time.Duration(0)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/internal/proxy"
 )
@@ -54,7 +55,7 @@ func loseAnswers(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) 
 			return nil, ctx.Err()
 		}
 		d.log.Debug("no lease to lose", "room", room.Name, "error", err)
-		pause(ctx, leaseWithin/2)
+		store.Sleep(ctx, leaseWithin/2)
 	}
 	return nil, fmt.Errorf("%w: no room leased anything in %d times %v", errSkip, leaseTries, leaseWithin)
 }

@@ -104,7 +104,7 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 	if err := c.way.keep(ctx, d, dir); err != nil {
 		return nil, fmt.Errorf("backup: %w", err)
 	}
-	pause(ctx, age+between(r, 0, 2*time.Second))
+	store.Sleep(ctx, age+between(r, 0, 2*time.Second))
 	if c.rooms != alive {
 		for _, s := range d.Instances {
 			if err := s.Down(killSignal); err != nil {
@@ -287,7 +287,7 @@ func (d *driver) recover(ctx context.Context, c cell, r *rand.Rand) error {
 					id, try+1, name)
 			}
 		}
-		if !pause(ctx, time.Second) {
+		if !store.Sleep(ctx, time.Second) {
 			break
 		}
 	}

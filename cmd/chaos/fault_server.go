@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
@@ -184,7 +185,7 @@ func (d *driver) hurtLinks(links []*proxy.Link, f proxy.Fault, every time.Durati
 			for _, l := range links {
 				l.Cut()
 			}
-			if !pause(cuts, every) {
+			if !store.Sleep(cuts, every) {
 				return
 			}
 		}

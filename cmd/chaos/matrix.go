@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/cmd/chaos/internal/report"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
@@ -137,6 +138,6 @@ func (d *driver) oneCell(ctx context.Context) error {
 	if err := d.inject(ctx, f, 1, rand.New(rand.NewPCG(d.config.seed, 1_001))); err != nil {
 		return err
 	}
-	pause(ctx, 2*time.Second) // for some further refills
+	store.Sleep(ctx, 2*time.Second) // for some further refills
 	return ctx.Err()
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
@@ -20,7 +21,7 @@ import (
 // Failures are only recorded: consoles and etcd are being hurt.
 func (d *driver) operate(ctx, lanes context.Context) error {
 	r := rand.New(rand.NewPCG(d.config.seed, 3))
-	for pause(lanes, between(r, 100*time.Millisecond, 1500*time.Millisecond)) {
+	for store.Sleep(lanes, between(r, 100*time.Millisecond, 1500*time.Millisecond)) {
 		do, what := d.migrate, runlog.Migration
 		switch n := r.IntN(10); {
 		case n < 2:
@@ -116,7 +117,7 @@ func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (
 			kind != allocator.Conflict {
 			return api.Word(m.GetState()), err
 		}
-		if !pause(lanes, 100*time.Millisecond) {
+		if !store.Sleep(lanes, 100*time.Millisecond) {
 			return "under way", ctx.Err() // heal waits for it
 		}
 	}
@@ -230,7 +231,7 @@ func (d *driver) migrationsEnd(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return errors.Join(fmt.Errorf("the last migration is %s", state), context.Cause(ctx))
 		}
-		if !pause(ctx, 100*time.Millisecond) {
+		if !store.Sleep(ctx, 100*time.Millisecond) {
 			return fmt.Errorf("the last migration is %s: %w", state, err)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -299,7 +300,7 @@ func (d *driver) torment(ctx context.Context) error {
 // last waits until the time is over. On a slow machine it waits longer, until enough has
 // happened, but never more than twice as long.
 func (d *driver) last(ctx context.Context) {
-	if !pause(ctx, d.config.time) {
+	if !store.Sleep(ctx, d.config.time) {
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, d.config.time)

@@ -47,7 +47,7 @@ func (d *driver) ended(ctx context.Context) error {
 		if err != nil {
 			continue
 		}
-		if !pause(ctx, lookOnce) {
+		if !store.Sleep(ctx, lookOnce) {
 			return ctx.Err()
 		}
 		d.note(runlog.Event{What: runlog.Ended, Revision: s.Header.GetRevision(),

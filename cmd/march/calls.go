@@ -24,6 +24,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
@@ -108,7 +109,7 @@ func newCall[Q, A, M proto.Message](c *common, t *target, r callRow, request Q, 
 			answer, err := call(s, ctx, request)
 			for n := 1; err == nil && r.again != nil; n++ {
 				after := r.again(n, answer)
-				if after == 0 || !pause(ctx, after) && n == 1 { // the first answer is better than none
+				if after == 0 || !store.Sleep(ctx, after) && n == 1 { // the first answer is better than none
 					break
 				}
 				answer, err = call(s, ctx, request)

@@ -422,16 +422,6 @@ func (p *progress) end() {
 	}
 }
 
-// pause reports false if ctx ends before the time is over.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
-
 // selfName returns how this program was called, for examples. A program that `go run` built is in
 // a temporary directory, and gone once it has ended.
 func selfName() string {

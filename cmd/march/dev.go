@@ -29,6 +29,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/embedded"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/certs"
@@ -288,7 +289,7 @@ func (d *dev) announce(ctx context.Context, begun <-chan runner, names []allocat
 		case server = <-begun:
 		}
 		for r, is := server.(*room.Server); is && r.Ready() != nil; {
-			if !pause(ctx, 5*time.Millisecond) {
+			if !store.Sleep(ctx, 5*time.Millisecond) {
 				return nil
 			}
 		}

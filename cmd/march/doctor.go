@@ -158,7 +158,7 @@ func askUntilFresh(ctx context.Context, ask func() (bool, error)) error {
 	defer cancel()
 	for {
 		done, err := ask()
-		if done || err != nil || !pause(ctx, againAfter) { // what was answered has to do
+		if done || err != nil || !store.Sleep(ctx, againAfter) { // what was answered has to do
 			return err
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -503,7 +504,7 @@ func watch(ctx context.Context, c *common, t *target, id string) error {
 			return err
 		}
 		progress.say("the console at " + t.address + " does not answer; trying again")
-		pause(ctx, 500*time.Millisecond)
+		store.Sleep(ctx, 500*time.Millisecond)
 	}
 }
 
@@ -639,7 +640,7 @@ func waitUntilIdle(ctx context.Context, rooms []string, idleFor time.Duration,
 			waiting = strings.Join(busy, "; ")
 			say("waits for callers to leave: " + waiting)
 		}
-		if !pause(ctx, time.Second) {
+		if !store.Sleep(ctx, time.Second) {
 			return allocator.Errorf(allocator.Unavailable, "not applied: callers were still there: %s", waiting)
 		}
 	}

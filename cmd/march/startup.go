@@ -187,7 +187,7 @@ func (w *waiting) run(ctx context.Context) error {
 				w.sinceText(), "error", err)
 			said, before = time.Now(), on
 		}
-		if !pause(ctx, askEvery) {
+		if !store.Sleep(ctx, askEvery) {
 			return ctx.Err()
 		}
 		err = w.Needs(ctx)

@@ -107,19 +107,9 @@ func (f *Follower) Run(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			f.log.Debug("the mirror's view ended, or none began", "error", err)
 		}
-		if !pause(ctx) {
+		if !store.Sleep(ctx, checkEvery) {
 			return
 		}
-	}
-}
-
-// pause waits before another try. It returns false when ctx ends.
-func pause(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(checkEvery):
-		return true
 	}
 }
 
@@ -135,7 +125,7 @@ func (c *connection) gets(ctx context.Context, ops ...store.Op) (store.Answer, e
 	for {
 		answer, err := c.f.cfg.Gets(ctx, ops...)
 		switch {
-		case errors.Is(err, allocator.Unavailable) && c.sender != (store.Sender{}) && pause(ctx):
+		case errors.Is(err, allocator.Unavailable) && c.sender != (store.Sender{}) && store.Sleep(ctx, checkEvery):
 			continue
 		case err != nil:
 			return answer, err

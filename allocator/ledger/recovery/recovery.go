@@ -47,7 +47,7 @@ func (r *run) all(ctx context.Context) error {
 	}
 	if r.cfg.Apply && r.cfg.Wait > 0 {
 		r.progress("waiting for instances to register again", 0, 0)
-		if !sleep(ctx, r.cfg.Wait) {
+		if !store.Sleep(ctx, r.cfg.Wait) {
 			return brokenOff(ctx)
 		}
 		if err := r.readRegistrations(ctx); err != nil {
@@ -107,17 +107,6 @@ func (r *run) bar(ctx context.Context) error {
 		return err
 	}
 	return r.begin(ctx)
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // forgetMissing deletes the registrations of the instances that recover went on without,

@@ -32,11 +32,17 @@ func Retry(ctx context.Context, timeout time.Duration, try func(context.Context)
 }
 
 // Pause waits a moment before another try, and returns false when ctx ends.
-func Pause(ctx context.Context) bool {
+func Pause(ctx context.Context) bool { return Sleep(ctx, retryPause) }
+
+// Sleep waits for a time, and returns false when ctx ends before it is over.
+func Sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
 	select {
 	case <-ctx.Done():
 		return false
-	case <-time.After(retryPause):
+	case <-time.After(d):
 		return true
 	}
 }

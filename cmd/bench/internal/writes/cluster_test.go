@@ -133,7 +133,7 @@ func (c *cluster) run(ctx context.Context) error {
 		c.mu.servers = append(c.mu.servers, server)
 		c.mu.Unlock()
 		running.Go(func() error {
-			if !sleep(ctx, spread(starting, i, c.spec.Instances)) {
+			if !store.Sleep(ctx, spread(starting, i, c.spec.Instances)) {
 				return nil
 			}
 			return server.Run(ctx)
@@ -162,16 +162,6 @@ func (c *cluster) run(ctx context.Context) error {
 	return running.Wait()
 }
 
-// sleep sleeps for d, and reports whether d passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
-}
-
 // caller asks for a tag, from some time after the start on.
 type caller struct {
 	tag    string
@@ -186,7 +176,7 @@ const slots = 4
 func (c *cluster) call(ctx context.Context, server *room.Server, slot int, callers []caller) error {
 	const every = time.Second / callsPerSecond
 	passed := time.Since(c.counted.began)
-	if !sleep(ctx, passed.Truncate(every)+every*time.Duration(slots+slot)/slots-passed) {
+	if !store.Sleep(ctx, passed.Truncate(every)+every*time.Duration(slots+slot)/slots-passed) {
 		return nil
 	}
 	ticker := time.NewTicker(every)

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -154,7 +155,7 @@ func (l *Load) asks(ctx context.Context, row caller, at *place, tag allocator.Ta
 			if err := l.failed(file, got, err); err != nil {
 				return err
 			}
-			pause(ctx, retryPause)
+			store.Sleep(ctx, retryPause)
 		}
 	}
 }

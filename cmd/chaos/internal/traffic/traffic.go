@@ -16,6 +16,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/tlsfiles"
@@ -191,22 +192,9 @@ func (p *pacer) wait(ctx context.Context) (int64, bool) {
 	if p.next.Before(now) {
 		p.next = now
 	}
-	if !pause(ctx, p.next.Sub(now)) {
+	if !store.Sleep(ctx, p.next.Sub(now)) {
 		return 0, false
 	}
 	p.next = p.next.Add(time.Duration(float64(n) / p.rate * float64(time.Second)))
 	return n, true
-}
-
-// pause returns false if ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }
