@@ -113,7 +113,7 @@ func (r *round) addOther(s seen, now time.Time, free int) {
 	}
 	r.others.used = max(r.others.used, s.chain.used(s.status))
 	r.others.lasts = min(r.others.lasts, s.chain.lasts(s.status, now))
-	if free == 0 || s.status.Peak == 0 && len(r.rising) >= free { // nobody asks for its IDs
+	if free == 0 || s.status.Peak == 0 && len(r.rising) >= free { // its IDs are not asked for
 		return
 	}
 	if r.rising = append(r.rising, s); len(r.rising) > 2*free {

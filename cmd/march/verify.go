@@ -33,7 +33,9 @@ func newVerify(c *common) *cobra.Command {
 		long: `Check all that must hold in a cluster, from etcd alone, while it runs: layouts
 and their history, tags, marks and eras, instances; and for every tag, that no
 ID of the latest eras can have been issued by two rooms. It cannot see IDs that
-were issued in a history which a restore of etcd lost. Nothing is changed.
+were issued in a history which a restore of etcd lost. Nothing is changed. It
+reads all at one revision, which etcd must keep until the check has ended
+(--auto-compaction-retention of etcd).
 
 Prints the problems, one a line (the first 1000), and exits 1 if there are any,
 or if leasing is halted. For each key that cannot be read it prints the effect
