@@ -508,15 +508,17 @@ func oneOf(to *string, of ...string) choice {
 	return choiceOf(to, of...)
 }
 
-// logLevel is a choice of the log's levels, or none.
+// logLevel is a choice of the log's levels, or none: then the usual one counts.
 func logLevel(to *string) choice {
-	return choiceOf(to, "trace", "debug", "info", "warn", "error", "off")
+	levels := choiceOf(to, "trace", "debug", "info", "warn", "error", "off")
+	levels.parsed = optional(to, levels.parse)
+	return levels
 }
 
 func choiceOf(to *string, of ...string) choice {
 	return choice{parsedBy(to, *to, func(text string) (string, error) {
 		word := strings.ToLower(strings.TrimSpace(text))
-		if word != "" && !slices.Contains(of, word) { // an empty one is the usual one
+		if !slices.Contains(of, word) {
 			return word, invalidf("%.64q; allowed: %s", text, strings.Join(of, ", "))
 		}
 		return word, nil

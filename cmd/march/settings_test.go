@@ -145,6 +145,7 @@ func TestInputsAreCheckedAlike(t *testing.T) {
 		{"worker", "first", `worker: "first"; allowed: `},
 		{"leaf-snowflake", "No", `: tag: "No" begins with "N"; allowed: `},
 		{"tls-client-auth", "never", `: "never"; allowed: optional, required`},
+		{"log-format", "", `: ""; allowed: text, json`},
 	} {
 		file := filepath.Join(t.TempDir(), "room.yaml")
 		if err := os.WriteFile(file, []byte(row.setting+": "+strconv.Quote(row.value)+"\n"), 0o600); err != nil {
