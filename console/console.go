@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -24,79 +23,55 @@ import (
 	"github.com/march-id/march/allocator/texts"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/console/web"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/setting"
 )
 
-// Config are the settings of a console.
+// Config are a console's settings, and what the process has for it. The fields with a flag are settings (package
+// setting).
 type Config struct {
+	serve.Settings
 	// Ledger is the console's own connection to its cluster. It halts leasing if it
 	// sees etcd go back in time. The server does not close it.
 	Ledger *ledger.Ledger
 	// Admin bounds the tags that the console may create.
 	Admin admin.Config
-	// GRPC and HTTP are where it listens; Run closes them. HTTP may be nil.
-	GRPC, HTTP net.Listener
-	// Drain is how long calls under way may take at the end. Default 5 s.
-	Drain time.Duration
-	// ForgetAfter is how long this console must have counted an instance as silent,
-	// without a break, before it forgets the instance as `march instance forget` does.
-	// Default a day; 1 minute or more.
-	ForgetAfter time.Duration
-	// Rooms are addresses of instances, HOST:PORT, that this console asks if it starts
-	// while etcd does not answer. Afterwards it knows the addresses from etcd.
-	Rooms []string
-	// Dashboard is the address of the shipped dashboard in the operators' Grafana, to which the page of the
-	// history links for more than 24 hours; empty for no link.
-	Dashboard string
-	// Limits bound how much of the server each caller may use.
-	Limits serve.Limits
-	// MaxLivePages bounds the pages that browsers keep up to date at once: each
-	// reads etcd every second or so. MaxCallerLivePages bounds those of one caller.
-	// Defaults 200 and 50.
-	MaxLivePages, MaxCallerLivePages int
-	// MirrorTags is of how many tags this console keeps a mirror, which `march recover` asks; 0 keeps
-	// none. Mirror is the file that keeps it; empty for none: then it begins with the process.
-	MirrorTags int
-	Mirror     string
-	// Advertise is where `march recover` asks for the mirror, HOST:PORT; empty for nowhere.
-	Advertise string
+	// ForgetAfter is without a break: then the console forgets the instance as `march instance forget` does.
+	ForgetAfter time.Duration `flag:"forget-after" least:"1m" help:"how long an instance must be silent to be forgotten"`
+	// Afterwards the console knows the addresses from etcd.
+	Rooms     []string `flag:"rooms" help:"addresses of instances, HOST:PORT, to show if etcd does not answer at the start"`
+	Dashboard string   `flag:"dashboard" help:"address of the dashboard of deploy/grafana in your Grafana, such as https://grafana.example.com/d/march: the history page links to its last 7 and 30 days"`
+	// A page that browsers keep up to date reads etcd every second or so.
+	MaxLivePages       int `flag:"max-live-pages" least:"1" most:"10000000" help:"how many pages browsers may keep up to date at once"`
+	MaxCallerLivePages int `flag:"max-caller-live-pages" least:"1" most:"10000000" help:"how many pages the browsers of one caller may keep up to date at once"`
+	// Without the file, the mirror begins with the process.
+	MirrorTags int    `flag:"mirror-tags" help:"of how many tags to keep in memory what etcd showed of them, for march recover: about 200 bytes a tag of three rooms; 0 keeps nothing"`
+	Mirror     string `flag:"mirror" help:"a file that keeps that over restarts, written each second"`
+	// Without an address, recover does not find the mirror.
+	Advertise string `flag:"advertise" check:"address" help:"the gRPC address at which march recover asks for it (default --grpc, with this host's name for 0.0.0.0)"`
 	// Rand returns numbers in [0, 1) for jitter. Default math/rand's.
 	Rand func() float64
-	// Access checks which caller may make which call; nil lets every caller make every call.
-	Access *access.Gate
 	// Login has the settings of logins to the page. Without Access there are no logins.
 	Login web.LoginConfig
 	// Credentials are those with which this console calls instances.
 	Credentials api.Credentials
-	// TLS has the certificate that it serves with; nil serves without TLS.
-	TLS *tlsfiles.Files
 	// Insecure is why it is not secure, for the operators; empty if it is.
 	Insecure string
-	// AllowedHosts are host names that HTTP requests may have besides localhost and
-	// loopback addresses, if HTTP listens on such an address. Default none.
-	AllowedHosts []string
 	// Dial returns a connection to an instance. Default api.Dial.
 	Dial func(address string, options ...grpc.DialOption) (*grpc.ClientConn, error)
 	// Diagnose answers operators' questions about the process; nil if none are answered.
 	Diagnose *problem.Host
-	// Metrics, if set, are served at /metrics.
-	Metrics *serve.Metrics
-	// Tracer makes spans; nil makes none.
-	Tracer trace.TracerProvider
-	// Logger; nil logs nothing.
-	Logger hclog.Logger
 }
 
 // DefaultConfig returns the defaults. Ledger and GRPC must be set.
 func DefaultConfig() Config {
 	return Config{
-		Drain: 5 * time.Second, ForgetAfter: 24 * time.Hour, Rand: rand.Float64, Limits: serve.DefaultLimits(),
-		MaxLivePages: 200, MaxCallerLivePages: 50, Dial: api.Dial,
+		Settings: serve.Settings{Drain: 5 * time.Second, Limits: serve.DefaultLimits()}, Admin: admin.DefaultConfig(),
+		ForgetAfter: 24 * time.Hour, Rand: rand.Float64, MaxLivePages: 200, MaxCallerLivePages: 50, Dial: api.Dial,
 	}
 }
 
@@ -139,19 +114,15 @@ func (cfg Config) Validate() error {
 			return err
 		}
 	}
-	if cfg.ForgetAfter < time.Minute {
-		return allocator.Errorf(allocator.Invalid, "forget-after: %v; allowed: 1m or more", cfg.ForgetAfter)
+	if err := setting.Check(&cfg); err != nil {
+		return err
 	}
 	for _, address := range cfg.Rooms {
 		if host, _, err := net.SplitHostPort(address); err != nil || host == "" {
 			return allocator.Errorf(allocator.Invalid, "rooms: %q; allowed: addresses HOST:PORT", address)
 		}
 	}
-	return errors.Join(
-		serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), web.CheckDashboard(cfg.Dashboard),
-		cfg.Limits.Validate(),
-		serve.CheckLimit(web.MaxPages, cfg.MaxLivePages), serve.CheckLimit(web.MaxCallerPages, cfg.MaxCallerLivePages),
-	)
+	return errors.Join(serve.CheckHosts(cfg.AllowedHosts), cfg.Login.Validate(), web.CheckDashboard(cfg.Dashboard))
 }
 
 // Needs returns why a console cannot start, where err is the answer of etcd: without etcd
@@ -272,23 +243,20 @@ func (s *Server) Run(ctx context.Context) error {
 	defer work.Wait()
 	defer stop()
 	err := serve.Run(ctx, serve.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health,
-		MaxRequest: maxRequest, Drain: s.cfg.Drain,
+		Settings: s.cfg.Settings, Health: s.health, MaxRequest: maxRequest,
 		Register: func(r grpc.ServiceRegistrar) {
 			marchv1.RegisterConsoleServiceServer(r, s)
 			s.cfg.Diagnose.Register(r)
 		},
 		Ready:    s.checks,
 		Problems: s.problemLines,
-		Access:   s.cfg.Access,
 		Sessions: s.sessions(),
 		Windows:  true,
-		Routes:   s.routes, AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
+		Routes:   s.routes,
 		Draining: func() {
 			close(s.stopping)
 			s.counts.stop()
 		},
-		Metrics: s.cfg.Metrics, Tracer: s.cfg.Tracer, Logger: s.log,
 	})
 	s.log.Info("stopped")
 	return err

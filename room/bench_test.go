@@ -74,7 +74,7 @@ func BenchmarkEchoPipelined(b *testing.B) {
 	l := testcluster.Listen(b, "")
 	testcluster.Start(b, func(ctx context.Context) error {
 		return serve.Run(ctx, serve.Config{
-			GRPC: l, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: time.Second,
+			Settings: serve.Settings{GRPC: l, Drain: time.Second}, Health: health.NewServer(), MaxRequest: 64 << 10,
 			Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, echo{}) },
 		})
 	})

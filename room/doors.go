@@ -28,13 +28,9 @@ import (
 type Doors struct {
 	Redis, Leaf, TinyID, CosID net.Listener
 	// Plain serves them without TLS, also if the room has a certificate.
-	Plain bool
-	// LeafSnowflake is the tag of time-ordered IDs that Leaf's Snowflake answers from; empty
-	// for none.
-	LeafSnowflake allocator.Tag
-	// CosIDMachines is the name of the layout's reserved range from which clients of CosId get
-	// machine IDs; empty for none.
-	CosIDMachines allocator.Room
+	Plain         bool
+	LeafSnowflake allocator.Tag  `flag:"leaf-snowflake" help:"the tag of time-ordered IDs for Leaf's /api/snowflake/get"`
+	CosIDMachines allocator.Room `flag:"cosid-machines" help:"the layout's reserved range for machine IDs of CosId's clients; empty for none"`
 	// TinyIDTokens say which callers of TinyID may take which IDs. If there are none, callers
 	// give tokens of Access; TinyID needs one of the two.
 	TinyIDTokens *tinyid.Tokens

@@ -80,6 +80,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
+	cfg.Logger = cfg.Logger.With("room", cfg.Room, "instance", cfg.Name)
 	refilling := allocator.DefaultRefillerConfig(time.Now, cfg.Rand)
 	refilling.Timeout = ledger.LongestWork // the ledger bounds each try
 	refiller, err := allocator.NewRefiller(refilling)
@@ -87,8 +88,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{process: &process{
-		cfg: cfg, log: cfg.Logger.With("room", cfg.Room, "instance", cfg.Name),
-		ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
+		cfg: cfg, log: cfg.Logger, ledger: cfg.Ledger, admin: admin.New(cfg.Ledger, cfg.Admin),
 	}}
 	s.status.stop = make(chan struct{})
 	s.tags.init(s.process, refiller)
@@ -197,8 +197,7 @@ func (s *Server) Run(ctx context.Context) error {
 	warming := sync.WaitGroup{}
 	warming.Go(func() { s.warm(serving) })
 	err := serve.Run(serving, serve.Config{
-		GRPC: s.cfg.GRPC, HTTP: s.cfg.HTTP, TLS: s.cfg.TLS, Health: s.health.grpc,
-		MaxRequest: maxRequest, Drain: s.cfg.Drain,
+		Settings: s.cfg.Settings, Health: s.health.grpc, MaxRequest: maxRequest,
 		Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, s) },
 		Admin: serve.Admin{
 			GRPC: s.cfg.AdminGRPC, HTTP: s.cfg.AdminHTTP, Routes: s.adminRoutes,
@@ -210,14 +209,8 @@ func (s *Server) Run(ctx context.Context) error {
 		Ready:    func(context.Context) []serve.Check { return s.health.checks() },
 		Problems: func(context.Context) []string { return problem.AsLines(s.health.problems()) },
 		Routes:   s.routes,
-		Metrics:  s.cfg.Metrics,
-		Tracer:   s.cfg.Tracer,
-		Logger:   s.log,
 		Draining: s.status.stopped,
-
-		Access:       s.cfg.Access,
-		AllowedHosts: s.cfg.AllowedHosts, Limits: s.cfg.Limits,
-		Doors: s.doors.open,
+		Doors:    s.doors.open,
 	})
 	stopServing()
 	warming.Wait()

@@ -109,7 +109,7 @@ func (f *front) listen() {
 	f.address = l.Addr().String()
 	f.down = testcluster.Run(f.TB, func(ctx context.Context) error {
 		return serve.Run(ctx, serve.Config{
-			GRPC: l, Health: health.NewServer(), MaxRequest: 64 << 10, Drain: 10 * time.Millisecond,
+			Settings: serve.Settings{GRPC: l, Drain: 10 * time.Millisecond}, Health: health.NewServer(), MaxRequest: 64 << 10,
 			Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, f) },
 		})
 	})

@@ -62,9 +62,9 @@ func (p *part) conns(address string) []*grpc.ClientConn {
 // echo starts a server with the settings of a room that does nothing: its answers are empty.
 func (p *part) echo() (conns []*grpc.ClientConn, httpAt string) {
 	cfg := serve.Config{
-		GRPC: testcluster.Listen(p, ""), HTTP: testcluster.Listen(p, ""), Health: health.NewServer(),
-		MaxRequest: 64 << 10,
-		Drain:      time.Second, Metrics: serve.NewMetrics("bench", nil),
+		Settings: serve.Settings{GRPC: testcluster.Listen(p, ""), HTTP: testcluster.Listen(p, ""), Drain: time.Second,
+			Metrics: serve.NewMetrics("bench", nil)},
+		Health: health.NewServer(), MaxRequest: 64 << 10,
 		Register: func(r grpc.ServiceRegistrar) { r.RegisterService(&echoService, nil) },
 		Ready:    func(context.Context) []serve.Check { return nil },
 		Routes: func(mux *http.ServeMux) {

@@ -60,9 +60,17 @@ type made struct {
 	Ends time.Time `json:"ends"`
 }
 
+// certFlags say where certificates are, and how long they last.
+type certFlags struct {
+	Out     string        `flag:"out" help:"the directory of the files; it is made if it does not exist"`
+	Lasts   time.Duration `flag:"lasts" help:"how long a certificate lasts"`
+	Before  time.Duration `flag:"renew-before" help:"renew what ends within this time"`
+	CALasts time.Duration `flag:"ca-lasts" help:"how long a new CA lasts"`
+}
+
 func newCerts(c *common) *cobra.Command {
-	var out string
-	var lasts, before, caLasts time.Duration
+	const day = 24 * time.Hour
+	f := certFlags{Lasts: 90 * day, Before: 30 * day, CALasts: 3650 * day}
 	cmd := command(callRow{
 		use:   "certs FILE",
 		short: "Make and renew the certificates that a cluster needs: of etcd, rooms, consoles and callers",
@@ -92,9 +100,9 @@ cluster. All files have the mode 0600.`,
 		if err := required(cmd, "out"); err != nil {
 			return err
 		}
-		if lasts <= 0 || before <= 0 || before >= lasts || caLasts < lasts {
+		if f.Lasts <= 0 || f.Before <= 0 || f.Before >= f.Lasts || f.CALasts < f.Lasts {
 			return invalidf("renew-before: %v, lasts: %v, ca-lasts: %v; allowed: each "+
-				"above 0, the first below the second, and the second up to the third", before, lasts, caLasts)
+				"above 0, the first below the second, and the second up to the third", f.Before, f.Lasts, f.CALasts)
 		}
 		content, err := readBounded("file", args[0], 1<<20)
 		if err != nil {
@@ -104,7 +112,7 @@ cluster. All files have the mode 0600.`,
 		if err != nil {
 			return err
 		}
-		done, err := certify(out, all, time.Now(), lasts, before, caLasts)
+		done, err := f.certify(all, time.Now())
 		if err != nil {
 			return err
 		}
@@ -114,12 +122,7 @@ cluster. All files have the mode 0600.`,
 			})
 		})
 	})
-	flags := cmd.Flags()
-	flags.StringVar(&out, "out", "", "the directory of the files; it is made if it does not exist")
-	flags.DurationVar(&lasts, "lasts", 90*24*time.Hour, "how long a certificate lasts")
-	flags.DurationVar(&before, "renew-before", 30*24*time.Hour, "renew what ends within this time")
-	flags.DurationVar(&caLasts, "ca-lasts", 10*365*24*time.Hour, "how long a new CA lasts")
-	return c.outputFlag(cmd)
+	return c.outputFlag(addFlags(cmd, &f))
 }
 
 var partName = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$`)
@@ -205,39 +208,39 @@ func (c wanted) file() string { return filepath.Join(c.dir, c.name+".pem") }
 func compareFiles(a, b wanted) int { return strings.Compare(a.file(), b.file()) }
 
 // certify makes and renews certificates in a folder, and the CAs that they need.
-func certify(out string, all []wanted, now time.Time, lasts, before, caLasts time.Duration) ([]made, error) {
+func (f certFlags) certify(all []wanted, now time.Time) ([]made, error) {
 	var done []made
 	cas := make(map[string]*certs.CA)
-	if err := os.MkdirAll(out, 0o700); err != nil {
+	if err := os.MkdirAll(f.Out, 0o700); err != nil {
 		return nil, invalidf("out: %w", err)
 	}
 	for _, c := range all {
 		if cas[c.ca] == nil {
-			ca, fresh, err := certs.Open(out, c.ca, caLasts)
+			ca, fresh, err := certs.Open(f.Out, c.ca, f.CALasts)
 			if err != nil {
 				return done, invalidf("out: %w", err)
 			}
-			if !ca.Until().After(now.Add(before)) {
+			if !ca.Until().After(now.Add(f.Before)) {
 				return done, invalidf("out: the CA %s ends at %s, within --renew-before; make another directory, and "+
 					"have the servers trust both CAs for a time", c.ca, ca.Until().UTC().Format(time.RFC3339))
 			}
 			cas[c.ca] = ca
 			done = append(done, made{c.ca + ".pem", map[bool]string{true: "made", false: "kept"}[fresh], ca.Until()})
 		}
-		ca, dir := cas[c.ca], filepath.Join(out, c.dir)
+		ca, dir := cas[c.ca], filepath.Join(f.Out, c.dir)
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return done, err
 		}
 		m := made{File: c.file(), Done: "renewed"}
-		_, err := os.Stat(filepath.Join(out, m.File))
+		_, err := os.Stat(filepath.Join(f.Out, m.File))
 		if errors.Is(err, os.ErrNotExist) {
 			m.Done = "made"
 		}
 		until, same := ca.Has(dir, c.name, c.leaf)
-		if m.Ends = until; same && until.After(now.Add(before)) {
+		if m.Ends = until; same && until.After(now.Add(f.Before)) {
 			m.Done = "kept"
 		} else {
-			if m.Ends = now.Add(lasts); m.Ends.After(ca.Until()) {
+			if m.Ends = now.Add(f.Lasts); m.Ends.After(ca.Until()) {
 				m.Ends = ca.Until()
 			}
 			leaf := c.leaf
@@ -309,7 +312,10 @@ func (c *common) printCheck(file string) error {
 	})
 }
 
-const opaqueKeyUsage = "NAME=FILE: a key of opaque numbers, as 'march key create' makes it; may be repeated"
+// keyFiles are keys of opaque numbers, NAME=FILE.
+type keyFiles struct {
+	OpaqueKeys []string `flag:"opaque-key" help:"NAME=FILE: a key of opaque numbers, as 'march key create' makes it; may be repeated"`
+}
 
 // readKeys reads the keys of --opaque-key. Its errors are usage errors.
 func readKeys(flags []string) (keys []format.Key, err error) {

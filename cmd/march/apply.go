@@ -68,18 +68,25 @@ func readCluster(cmd *cobra.Command, t *target) (layout *marchv1.Layout, tags []
 }
 
 type applying struct {
-	c               *common
-	t               *target
-	file            *manifest
-	prune, dry, yes bool
-	atomic, force   bool
-	hold            time.Duration
-	path            string
-	Diff            manifestDiff    `json:"diff"`
-	Plan            json.RawMessage `json:"plan"`    // null where the layout stays
-	Applied         bool            `json:"applied"` // false with --dry-run
-	plan            *marchv1.Plan
-	count           string
+	c          *common
+	t          *target
+	file       *manifest
+	applyFlags `json:"-"`
+	Diff       manifestDiff    `json:"diff"`
+	Plan       json.RawMessage `json:"plan"`    // null where the layout stays
+	Applied    bool            `json:"applied"` // false with --dry-run
+	plan       *marchv1.Plan
+	count      string
+}
+
+type applyFlags struct {
+	Path   string        `flag:"file,f" help:"the file, - for standard input"`
+	Dry    bool          `flag:"dry-run" help:"only show the difference"`
+	Prune  bool          `flag:"prune" help:"delete the tags that the file does not have"`
+	Atomic bool          `flag:"atomic" help:"allow one atomic switch of the layout if smaller moves cannot reach it"`
+	Force  bool          `flag:"force" help:"also move to a layout that may leave a room no ID of a tag, or whose boundary is above a thousandth of the IDs that a tag has left"`
+	Hold   time.Duration `flag:"hold" help:"how long at least a move waits for a silent instance (default the instance's own --hold)"`
+	Yes    bool          `flag:"yes,y" help:"do not ask; limits that stop rooms are lowered, too"`
 }
 
 func newApply(c *common) *cobra.Command {
@@ -101,9 +108,9 @@ change. After ^C a migration goes on, and the tags stay: apply the file again.`,
 		if err := required(cmd, "file"); err != nil {
 			return err
 		}
-		content, err := readBounded("file", a.path, maxManifest)
+		content, err := readBounded("file", a.Path, maxManifest)
 		if err == nil {
-			a.file, err = parseManifest(a.path, content)
+			a.file, err = parseManifest(a.Path, content)
 		}
 		if err != nil {
 			return err
@@ -112,17 +119,7 @@ change. After ^C a migration goes on, and the tags stay: apply the file again.`,
 	})
 	a.t.flags(cmd, "console", defaultConsole)
 	c.outputFlag(cmd)
-	flags := cmd.Flags()
-	flags.StringVarP(&a.path, "file", "f", "", "the file, - for standard input")
-	flags.BoolVar(&a.dry, "dry-run", false, "only show the difference")
-	flags.BoolVar(&a.prune, "prune", false, "delete the tags that the file does not have")
-	flags.BoolVar(&a.atomic, "atomic", false, "allow one atomic switch of the layout if smaller moves cannot reach it")
-	flags.BoolVar(&a.force, "force", false, "also move to a layout that may leave a room no ID of a tag, "+
-		"or whose boundary is above a thousandth of the IDs that a tag has left")
-	flags.DurationVar(&a.hold, "hold", 0, "how long at least a move waits for a silent instance (default the "+
-		"instance's own --hold)")
-	flags.BoolVarP(&a.yes, "yes", "y", false, "do not ask; limits that stop rooms are lowered, too")
-	return cmd
+	return addFlags(cmd, &a.applyFlags)
 }
 
 func (a *applying) run(cmd *cobra.Command) error {
@@ -136,8 +133,8 @@ func (a *applying) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	if !a.dry && !diff.Empty() && !a.yes {
-		if a.path == "-" || !interactive() {
+	if !a.Dry && !diff.Empty() && !a.Yes {
+		if a.Path == "-" || !interactive() {
 			return cannotAsk()
 		}
 		a.show(a.c.stderr)
@@ -145,10 +142,10 @@ func (a *applying) run(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	if a.c.output == "text" && (a.dry || a.yes || diff.Empty()) {
+	if a.c.output == "text" && (a.Dry || a.Yes || diff.Empty()) {
 		a.show(a.c.stdout)
 	}
-	if !a.dry && !diff.Empty() {
+	if !a.Dry && !diff.Empty() {
 		if err := a.apply(cmd); err != nil {
 			return err
 		}
@@ -163,18 +160,18 @@ func (a *applying) diff(cmd *cobra.Command) (manifestDiff, error) {
 	if err != nil {
 		return manifestDiff{}, err
 	}
-	return a.file.Diff(layout, tags, a.prune)
+	return a.file.Diff(layout, tags, a.Prune)
 }
 
 func (a *applying) planLayout(cmd *cobra.Command) error {
-	answer, err := askConsole(cmd.Context(), a.t, &marchv1.PlanMigrationRequest{Target: a.file.Layout, Atomic: a.atomic,
-		Force: a.force}, marchv1.ConsoleServiceClient.PlanMigration)
+	answer, err := askConsole(cmd.Context(), a.t, &marchv1.PlanMigrationRequest{Target: a.file.Layout, Atomic: a.Atomic,
+		Force: a.Force}, marchv1.ConsoleServiceClient.PlanMigration)
 	if err != nil {
 		return err
 	}
 	a.plan = answer.GetPlan()
 	counted, err := planCost(cmd.Context(), a.c, a.t, a.plan)
-	if err == nil && counted.GetRefused() != "" && !a.force {
+	if err == nil && counted.GetRefused() != "" && !a.Force {
 		err = refusedf("%s", counted.GetRefused())
 	}
 	if err == nil {
@@ -210,7 +207,7 @@ func (a *applying) apply(cmd *cobra.Command) error {
 	}
 	if a.plan != nil {
 		answer, err := askConsole(cmd.Context(), a.t, &marchv1.ApplyMigrationRequest{Plan: a.plan, Count: a.count,
-			Hold: durationpb.New(a.hold), Force: a.force}, marchv1.ConsoleServiceClient.ApplyMigration)
+			Hold: durationpb.New(a.Hold), Force: a.Force}, marchv1.ConsoleServiceClient.ApplyMigration)
 		quiet := *a.c
 		quiet.stdout = io.Discard // of the migration only its progress is shown
 		if err == nil {

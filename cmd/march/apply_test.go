@@ -54,7 +54,7 @@ func TestApplyMeanwhile(t *testing.T) {
 			server := c.Console(nil)
 			a, cmd := apply(t, strings.TrimPrefix(server.Conn.Target(), "passthrough:///"),
 				"tags:\n  order: {}\n  item: {min_step: 10}\n")
-			a.prune = true
+			a.Prune = true
 			var err error
 			if a.Diff, err = a.diff(cmd); err != nil || len(a.Diff.Tags) != 3 {
 				t.Fatalf("%+v, %v", a.Diff, err)

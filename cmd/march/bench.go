@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -13,23 +12,25 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/cmd/internal/load"
+	"github.com/march-id/march/internal/setting"
 )
 
 // benchFlags describe the load of march bench.
 type benchFlags struct {
-	room                 *target
-	tag, mode            string
-	connections, workers int
-	window               int
-	count                int64
-	duration             time.Duration
-	quiet                bool
+	room        *target
+	Tag         string        `flag:"tag" help:"the tag"`
+	Mode        string        `flag:"mode" of:"unary batch stream lease" help:"unary, batch, stream, lease"`
+	Connections int           `flag:"connections" least:"1" most:"1000" help:"connections, 1 to 1000"`
+	Workers     int           `flag:"concurrency" least:"1" most:"10000" help:"callers or streams at once, 1 to 10000"`
+	Window      int           `flag:"window" least:"1" most:"10000" help:"requests under way on each stream, 1 to 10000"`
+	Count       int64         `flag:"count" help:"IDs per batch or lease"`
+	Duration    time.Duration `flag:"duration" help:"how long to run"`
+	Quiet       bool          `flag:"quiet,q" help:"no progress line"`
 }
 
-var benchModes = []string{"unary", "batch", "stream", "lease"}
-
 func newBench(c *common) *cobra.Command {
-	f := &benchFlags{room: c.target()}
+	f := &benchFlags{room: c.target(), Tag: "bench", Connections: 2, Workers: 32, Window: 128, Count: 1000,
+		Duration: 10 * time.Second}
 	cmd := command(callRow{
 		use: "bench", short: "Put load on a running room and measure it",
 		long: `Put load on a running room and measure it. The IDs are issued for real: use a
@@ -45,41 +46,23 @@ under way on each), lease (Lease).`,
 		}
 		return f.run(cmd, c)
 	})
-	flags := cmd.Flags()
 	f.room.flags(cmd, "room", defaultRoom)
-	flags.StringVar(&f.tag, "tag", "bench", "the tag")
-	flags.Var(oneOf(&f.mode, benchModes...), "mode", strings.Join(benchModes, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("mode", cobra.FixedCompletions(benchModes, cobra.ShellCompDirectiveNoFileComp))
-	flags.IntVar(&f.connections, "connections", 2, "connections, 1 to 1000")
-	flags.IntVar(&f.workers, "concurrency", 32, "callers or streams at once, 1 to 10000")
-	flags.IntVar(&f.window, "window", 128, "requests under way on each stream, 1 to 10000")
-	flags.Int64Var(&f.count, "count", 1000, "IDs per batch or lease")
-	flags.DurationVar(&f.duration, "duration", 10*time.Second, "how long to run")
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress line")
+	addFlags(cmd, f)
 	return c.outputFlag(cmd)
 }
 
 func (f *benchFlags) validate() error {
-	for _, n := range []struct {
-		flag        string
-		value, most int64
-	}{
-		{"connections", int64(f.connections), 1000},
-		{"concurrency", int64(f.workers), 10_000},
-		{"window", int64(f.window), 10_000},
-	} {
-		if n.value < 1 || n.value > n.most {
-			return invalidf("%s: %d; allowed: 1 to %d", n.flag, n.value, n.most)
-		}
+	if err := setting.Check(f); err != nil {
+		return err
 	}
-	most := map[string]int64{"batch": api.MaxBatch, "lease": api.MaxLease}[f.mode]
-	switch _, err := allocator.ParseTag(f.tag); {
+	most := map[string]int64{"batch": api.MaxBatch, "lease": api.MaxLease}[f.Mode]
+	switch _, err := allocator.ParseTag(f.Tag); {
 	case err != nil:
 		return err
-	case most > 0 && (f.count < 1 || f.count > most):
-		return invalidf("count: %d; allowed in mode %s: 1 to %d", f.count, f.mode, most)
-	case f.duration <= 0:
-		return invalidf("duration: %v; allowed: above 0", f.duration)
+	case most > 0 && (f.Count < 1 || f.Count > most):
+		return invalidf("count: %d; allowed in mode %s: 1 to %d", f.Count, f.Mode, most)
+	case f.Duration <= 0:
+		return invalidf("duration: %v; allowed: above 0", f.Duration)
 	}
 	return nil
 }
@@ -91,7 +74,7 @@ func (f *benchFlags) dial() (first *target, conns []*grpc.ClientConn, hangUp fun
 			_ = conn.Close()
 		}
 	}
-	for range f.connections {
+	for range f.Connections {
 		if first, err = f.room.dial(); err != nil {
 			hangUp()
 			return nil, nil, nil, err
@@ -107,27 +90,27 @@ func (f *benchFlags) run(cmd *cobra.Command, c *common) error {
 		return err
 	}
 	defer hangUp()
-	cfg := load.Config{Workers: f.workers, Duration: f.duration, Window: f.window}
-	switch f.mode {
+	cfg := load.Config{Workers: f.Workers, Duration: f.Duration, Window: f.Window}
+	switch f.Mode {
 	case "unary":
-		cfg.New = load.Unary(conns, f.tag)
+		cfg.New = load.Unary(conns, f.Tag)
 	case "batch":
-		cfg.New = load.Batch(conns, f.tag, f.count)
+		cfg.New = load.Batch(conns, f.Tag, f.Count)
 	case "lease":
-		cfg.New = load.Lease(conns, f.tag, f.count)
+		cfg.New = load.Lease(conns, f.Tag, f.Count)
 	case "stream":
-		cfg.NewStream = load.Streams(conns, f.tag)
+		cfg.NewStream = load.Streams(conns, f.Tag)
 	}
 	// If the first call fails, all others would fail, too.
 	err = first.call(cmd.Context(), func(ctx context.Context, conn *grpc.ClientConn) error {
-		_, err := load.Unary([]*grpc.ClientConn{conn}, f.tag)(0)(ctx)
+		_, err := load.Unary([]*grpc.ClientConn{conn}, f.Tag)(0)(ctx)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if line := newProgress(c, soon, soon); !f.quiet {
-		cfg.Every, cfg.Progress = line.every, sayLoad(line, f.duration)
+	if line := newProgress(c, soon, soon); !f.Quiet {
+		cfg.Every, cfg.Progress = line.every, sayLoad(line, f.Duration)
 		defer line.end()
 	}
 	result, err := load.Run(cmd.Context(), cfg)
@@ -164,14 +147,14 @@ func (f *benchFlags) print(c *common, r load.Result) error {
 		latency[fmt.Sprintf("p%v", q)] = time.Duration(r.Latency.ValueAtQuantile(q)).String()
 	}
 	return c.print(map[string]any{
-		"mode": f.mode, "concurrency": f.workers, "connections": f.connections, "seconds": r.Elapsed.Seconds(),
+		"mode": f.Mode, "concurrency": f.Workers, "connections": f.Connections, "seconds": r.Elapsed.Seconds(),
 		"calls": fmt.Sprint(r.Calls), "ids": fmt.Sprint(r.IDs), "errors": fmt.Sprint(r.Errors),
 		"calls_per_second": r.CallsPerSecond(), "ids_per_second": r.IDsPerSecond(), "latency": latency,
 	}, func(w *tabwriter.Writer) { f.text(w, r) })
 }
 
 func (f *benchFlags) text(w *tabwriter.Writer, r load.Result) {
-	put(w, "mode\t%s, %d at once on %d connections, %s\n", f.mode, f.workers, f.connections,
+	put(w, "mode\t%s, %d at once on %d connections, %s\n", f.Mode, f.Workers, f.Connections,
 		r.Elapsed.Round(time.Millisecond))
 	put(w, "IDs\t%d\t%.0f/s\n", r.IDs, r.IDsPerSecond())
 	put(w, "calls\t%d\t%.0f/s\n", r.Calls, r.CallsPerSecond())

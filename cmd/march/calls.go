@@ -259,11 +259,13 @@ const (
 type connector func(ctx context.Context, address string) (net.Conn, error)
 
 // target returns a target whose flags set the rest.
-func (c *common) target() *target { return &target{network: c.network} }
+func (c *common) target() *target {
+	return &target{network: c.network, secure: clientTLS{filesTLS: tls13}}
+}
 
 func (t *target) flags(cmd *cobra.Command, what, address string) *cobra.Command {
 	t.what = what
-	addOptions(cmd, t.secure.options("")...)
+	addSettings(cmd, &t.secure)
 	usage := "the " + what + "'s gRPC address, HOST:PORT; of several, A,B, the first that answers"
 	return addOptions(cmd, option{what, usually(&t.address, address), usage},
 		option{"timeout", usually(&t.timeout, 5*time.Second), "how long to wait for an answer"})

@@ -49,7 +49,7 @@ func testCerts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, err := certify(dir, all, now, 90*day, 30*day, 3650*day)
+		done, err := certFlags{dir, 90 * day, 30 * day, 3650 * day}.certify(all, now)
 		if err != nil {
 			t.Fatal(err)
 		}

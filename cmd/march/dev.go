@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -33,6 +32,7 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/certs"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/room"
 )
 
@@ -41,25 +41,25 @@ const devToken = "dev"
 
 // dev is a whole cluster in one process.
 type dev struct {
-	common     *common
-	cmd        *cobra.Command
-	data       devData
-	ports      devPorts
-	rooms      []string
-	boundary   int64
-	opaqueKeys []string // NAME=FILE
-	auditLog   string
-	hosts      []string   // by which HTTP may be called besides localhost
-	doors      room.Doors // the tag and the range of machine IDs that their clients use
-	secured    bool       // --tls
-	tls        *devTLS    // nil without
+	common *common
+	cmd    *cobra.Command
+	Data   devData
+	Ports  devPorts
+	keyFiles
+	serve.Hosts            // by which HTTP may be called besides localhost
+	Doors       room.Doors // the tag and the range of machine IDs that their clients use
+	Rooms       []string   `flag:"rooms" help:"the rooms, up to 10"`
+	Boundary    int64      `flag:"boundary" help:"the boundary"`
+	AuditLog    string     `flag:"audit-log" help:"file to which the rooms and the console add each entry of the audit that they write, for 'march audit verify'; or stdout"`
+	Secured     bool       `flag:"tls" help:"serve over TLS, by a CA made for this run, with a policy and client certificates to try"`
+	tls         *devTLS    // nil without
 
 	log     hclog.Logger
 	closers []func() // in the order of opening
 }
 
 func newDev(c *common) *cobra.Command {
-	d := &dev{common: c}
+	d := &dev{common: c, Ports: devPorts{Base: devBasePort}, Rooms: []string{"a", "b"}, Boundary: 1000}
 	cmd := command(callRow{
 		use: "dev", short: "Run a whole cluster in one process, for development: etcd, rooms and a console",
 		long: `Run a whole cluster in one process: etcd, rooms and a console, all on 127.0.0.1.
@@ -90,48 +90,33 @@ ranges. Later starts use the layout in the data directory.`,
 		d.cmd = cmd
 		return stopped(cmd.Context(), d.run(cmd.Context(), cmd))
 	})
-	return addOptions(cmd, d.settings()...)
-}
-
-func (d *dev) settings() []option {
-	list := slices.Concat(doorTagOptions(&d.doors), []option{
-		{"data-dir", &d.data.Dir, "directory that keeps everything (default a temporary one, removed at the end)"},
-		{"base-port", usually(&d.ports.Base, devBasePort), "the first port, 1 to 65504"},
-		{"rooms", usually(&d.rooms, []string{"a", "b"}), "the rooms, up to 10"},
-		{"boundary", usually(&d.boundary, 1000), "the boundary"},
-		{"opaque-key", &d.opaqueKeys, opaqueKeyUsage},
-		{"admin-ports", &d.ports.Admin, "have the rooms serve operators on ports of their own"},
-		{"audit-log", &d.auditLog, "file to which the rooms and the console add each entry of the audit that they " +
-			"write, for 'march audit verify'; or stdout"},
-		{"tls", &d.secured, "serve over TLS, by a CA made for this run, with a policy and client certificates to try"},
-		hostsOption(&d.hosts),
-	})
+	var doors []option
 	for k, kind := range doorKinds {
-		list = append(list, option{kind.Flag, &d.ports.Doors[k],
+		doors = append(doors, option{kind.Flag, &d.Ports.Doors[k],
 			"have the rooms answer clients of " + kind.System + ", too"})
 	}
-	return list
+	return addSettings(cmd, d, doors...)
 }
 
 func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	d.log = d.common.logger(hclog.Warn)
-	layout, err := firstDevLayout(d.rooms, d.boundary, d.doors.CosIDMachines)
+	layout, err := firstDevLayout(d.Rooms, d.Boundary, d.Doors.CosIDMachines)
 	if err != nil {
 		return usageError{err}
 	}
-	if err := d.ports.Check(); err != nil {
+	if err := d.Ports.Check(); err != nil {
 		return usageError{err}
 	}
 	signal.Ignore(syscall.SIGPIPE) // `march dev | head -1`: no reason to stop, let alone to leave the data behind
-	d.closers = append(d.closers, d.data.Close)
-	if err := d.data.Open(); err != nil {
+	d.closers = append(d.closers, d.Data.Close)
+	if err := d.Data.Open(); err != nil {
 		return err
 	}
-	d.closers = append(d.closers, d.ports.FreeAll)
+	d.closers = append(d.closers, d.Ports.FreeAll)
 	if cmd.Flags().Changed("base-port") {
-		err = d.ports.Open(len(d.rooms))
+		err = d.Ports.Open(len(d.Rooms))
 	} else {
-		err = d.ports.OpenFree()
+		err = d.Ports.OpenFree()
 	}
 	if err != nil {
 		return err
@@ -142,14 +127,14 @@ func (d *dev) run(ctx context.Context, cmd *cobra.Command) (err error) {
 	}
 	stored, names, slots, err := d.first(ctx, layout)
 	if err == nil {
-		err = d.data.Finish()
+		err = d.Data.Finish()
 	}
 	if err != nil {
 		return err
 	}
 	if (cmd.Flags().Changed("rooms") || cmd.Flags().Changed("boundary")) && !stored.Layout.Equal(layout) {
 		d.log.Warn("--rooms and --boundary are ignored, because the data directory already has a layout", "data_dir",
-			d.data.Dir, "version", stored.Layout.Version)
+			d.Data.Dir, "version", stored.Layout.Version)
 	}
 	return d.serve(ctx, etcd, names, slots, stored)
 }
@@ -158,13 +143,13 @@ func (d *dev) startEtcd(ctx context.Context) (*embedded.Server, error) {
 	start, cancel := context.WithTimeout(ctx, embedded.ReadyWithin)
 	defer cancel()
 	etcd, err := embedded.Start(start, embedded.Config{
-		Dir: d.data.Etcd(), Client: "http://" + d.ports.Address(portEtcdClient),
-		Peer:   "http://" + d.ports.Address(portEtcdPeer),
+		Dir: d.Data.Etcd(), Client: "http://" + d.Ports.Address(portEtcdClient),
+		Peer:   "http://" + d.Ports.Address(portEtcdPeer),
 		Logger: d.etcdLogger(),
 	})
 	if err != nil && start.Err() != nil && ctx.Err() == nil {
 		return nil, allocator.Errorf(allocator.Unavailable,
-			"etcd in %s was not ready within %v; --log-level error shows its log", d.data.Etcd(), embedded.ReadyWithin)
+			"etcd in %s was not ready within %v; --log-level error shows its log", d.Data.Etcd(), embedded.ReadyWithin)
 	}
 	if err != nil {
 		return nil, err
@@ -185,8 +170,8 @@ func (d *dev) etcdLogger() hclog.Logger {
 // first returns the layout in the data directory, with its rooms and their slots. A new one gets the layout first.
 func (d *dev) first(ctx context.Context, layout allocator.Layout) (stored record.Layout, names []allocator.Room,
 	slots map[allocator.Room]int, err error) {
-	cluster := clusterFlags{endpoints: []string{d.ports.Address(portEtcdClient)}, cluster: "default",
-		auditLog: d.auditLog, MaxTags: admin.DefaultConfig().MaxTags}
+	cluster := clusterFlags{Endpoints: []string{d.Ports.Address(portEtcdClient)}, Cluster: "default",
+		AuditLog: d.AuditLog}
 	l, err := cluster.Open(ctx, watched{}, d.log)
 	if err != nil {
 		return stored, nil, nil, err
@@ -202,7 +187,7 @@ func (d *dev) first(ctx context.Context, layout allocator.Layout) (stored record
 		}
 	}
 	if err == nil {
-		names, slots, err = devSlots(ctx, l, stored, d.data.Dir)
+		names, slots, err = devSlots(ctx, l, stored, d.Data.Dir)
 	}
 	return stored, names, slots, err
 }
@@ -210,12 +195,12 @@ func (d *dev) first(ctx context.Context, layout allocator.Layout) (stored record
 // serve runs the console and an instance of each room by their commands.
 func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocator.Room, slots map[allocator.Room]int,
 	stored record.Layout) (err error) {
-	if d.secured {
-		if d.tls, err = makeDevTLS(filepath.Join(d.data.Dir, "tls"), names, d.hosts); err != nil {
+	if d.Secured {
+		if d.tls, err = makeDevTLS(filepath.Join(d.Data.Dir, "tls"), names, d.AllowedHosts); err != nil {
 			return err
 		}
 	}
-	tokens := filepath.Join(d.data.Dir, "tinyid-tokens")
+	tokens := filepath.Join(d.Data.Dir, "tinyid-tokens")
 	if err := os.WriteFile(tokens, []byte(devToken+" *\n"), 0o600); err != nil {
 		return err
 	}
@@ -224,13 +209,13 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocato
 	run := func(what string, command func(*common) *cobra.Command, args ...string) {
 		listen := func(where, address, _ string) (net.Listener, error) {
 			_, port, _ := strings.Cut(where, " ")
-			return d.ports.Take(what+" "+port, address)
+			return d.Ports.Take(what+" "+port, address)
 		}
 		cmd := command(&common{output: "text", logLevel: cmp.Or(d.common.logLevel, "warn"),
 			logFormat: d.common.logFormat, stdout: io.Discard, stderr: d.common.stderr, within: &within{listen, begun}})
-		args = append(append(args, "--etcd", d.ports.Address(portEtcdClient), "--audit-log", d.auditLog),
+		args = append(append(args, "--etcd", d.Ports.Address(portEtcdClient), "--audit-log", d.AuditLog),
 			d.tls.Servers(strings.Fields(what)[0])...)
-		lists := map[string][]string{"allowed-hosts": d.hosts, "opaque-key": d.opaqueKeys} // they were read already
+		lists := map[string][]string{"allowed-hosts": d.AllowedHosts, "opaque-key": d.OpaqueKeys} // they were read already
 		group.Go(func() error {
 			cmd.SetContext(ctx)
 			if err := cmd.ParseFlags(args); err != nil {
@@ -247,7 +232,7 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocato
 			return cmd.RunE(cmd, cmd.Flags().Args())
 		})
 	}
-	run("console", newConsole, "--grpc", d.ports.Address(portConsoleGRPC), "--http", d.ports.Address(portConsoleHTTP),
+	run("console", newConsole, "--grpc", d.Ports.Address(portConsoleGRPC), "--http", d.Ports.Address(portConsoleHTTP),
 		"--tls-ca", d.tls.Settings()["tls-ca"])
 	for _, name := range names {
 		run("room "+string(name), newRoom, d.roomArgs(name, slots[name], tokens)...)
@@ -267,13 +252,13 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocato
 
 // roomArgs are the arguments of a room at the ports of a slot.
 func (d *dev) roomArgs(name allocator.Room, slot int, tokens string) []string {
-	journal := d.data.Journal()
-	if d.data.Temporary {
+	journal := d.Data.Journal()
+	if d.Data.Temporary {
 		journal = "off" // it is for the next process, and a temporary directory has none
 	}
-	return append(d.ports.Args(slot), string(name), "--name", "dev", "--create-tags", "--journal", journal,
+	return append(d.Ports.Args(slot), string(name), "--name", "dev", "--create-tags", "--journal", journal,
 		"--drain", "2s", // ^C ends march dev soon, also while a client streams
-		"--leaf-snowflake", string(d.doors.LeafSnowflake), "--cosid-machines", string(d.doors.CosIDMachines),
+		"--leaf-snowflake", string(d.Doors.LeafSnowflake), "--cosid-machines", string(d.Doors.CosIDMachines),
 		"--tinyid-tokens", tokens)
 }
 
@@ -294,23 +279,23 @@ func (d *dev) announce(ctx context.Context, begun <-chan runner, names []allocat
 			}
 		}
 	}
-	d.ports.FreeAll() // those of rooms that the layout does not have
+	d.Ports.FreeAll() // those of rooms that the layout does not have
 	var text bytes.Buffer
 	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprint(w, "March is running; ^C stops it.\n\n")
-	if base := d.ports.Base; !d.cmd.Flags().Changed("base-port") && base != devBasePort {
+	if base := d.Ports.Base; !d.cmd.Flags().Changed("base-port") && base != devBasePort {
 		put(w, "Ports from %d on are in use by another program, so these begin at %d.\n\n", devBasePort, base)
 	}
-	d.ports.Lines(w, urlScheme(d.secured), names, slots, stored.Layout)
-	if d.data.Temporary {
-		put(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.data.Dir)
+	d.Ports.Lines(w, urlScheme(d.Secured), names, slots, stored.Layout)
+	if d.Data.Temporary {
+		put(w, "  data\t%s, temporary: removed at the end (--data-dir DIR keeps it)\n", d.Data.Dir)
 	} else {
-		put(w, "  data\t%s\n", d.data.Dir)
+		put(w, "  data\t%s\n", d.Data.Dir)
 	}
 	if d.tls != nil {
 		put(w, "  tls\t%s\tpolicy.yaml; the page takes the token in operator.token\n", d.tls.Dir)
 	}
-	note, room, console := d.context(d.ports.Address(portRoomGRPC + slots[names[0]]))
+	note, room, console := d.context(d.Ports.Address(portRoomGRPC + slots[names[0]]))
 	self := selfName()
 	_, _ = fmt.Fprintf(w, "\n%sTry, in another terminal:\n\n  %s id next order --count 5%s\n"+
 		"  %s id decode order 1%s\n  %s tag show order%s\n\n", note, self, room, self, room, self, console)
@@ -325,11 +310,11 @@ func (d *dev) announce(ctx context.Context, begun <-chan runner, names []allocat
 // cluster: of a command that calls a room, and of one that calls the console. note is a text for the user,
 // empty or lines that end with an empty one.
 func (d *dev) context(room string) (note, roomFlags, consoleFlags string) {
-	of := map[string]string{"console": d.ports.Address(portConsoleGRPC), "room": room,
-		"etcd": d.ports.Address(portEtcdClient)}
+	of := map[string]string{"console": d.Ports.Address(portConsoleGRPC), "room": room,
+		"etcd": d.Ports.Address(portEtcdClient)}
 	security := d.tls.Settings()
 	maps.Copy(of, security)
-	name, stop, err := announceContext(d.ports.Base, of)
+	name, stop, err := announceContext(d.Ports.Base, of)
 	if err != nil {
 		d.log.Info("this cluster has no context", "error", err)
 		secured := ""

@@ -51,8 +51,8 @@ const (
 // devPorts are march dev's ports. All are opened before anything runs, so that
 // march dev stops early if one of them is in use.
 type devPorts struct {
-	Base  int
-	Admin bool                 // whether rooms have ports of their own for operators
+	Base  int                  `flag:"base-port" help:"the first port, 1 to 65504"`
+	Admin bool                 `flag:"admin-ports" help:"have the rooms serve operators on ports of their own"`
 	Doors [len(doorKinds)]bool // which of them each room has
 
 	mu        sync.Mutex
@@ -263,7 +263,7 @@ func (p *devPorts) Lines(w io.Writer, scheme string, rooms []allocator.Room, slo
 // yet, so no ID was issued. An etcd directory that is older than the first march
 // dev is never deleted.
 type devData struct {
-	Dir       string
+	Dir       string `flag:"data-dir" help:"directory that keeps everything (default a temporary one, removed at the end)"`
 	Temporary bool
 	lock      *fileutil.LockedFile
 }

@@ -2,10 +2,8 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"io"
 	"io/fs"
 	"net/http"
@@ -19,7 +17,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
@@ -544,6 +541,44 @@ func TestServerSettingsDoc(t *testing.T) {
 	}
 }
 
+// TestChartSettings: what the chart's values take under settings are the settings of the program, and those that they
+// refuse, as the chart sets them itself, are settings of the server.
+func TestChartSettings(t *testing.T) {
+	t.Parallel()
+	root := newRoot(io.Discard, io.Discard)
+	var schema any
+	if err := json.Unmarshal([]byte(readDocument(t, "deploy/helm/march/values.schema.json")), &schema); err != nil {
+		t.Fatal(err)
+	}
+	known, found := append(settingNames(root), "config"), 0
+	var walk func(of any)
+	walk = func(of any) {
+		m, _ := of.(map[string]any)
+		for name, value := range m {
+			if settings, _ := value.(map[string]any); name == "settings" && settings["patternProperties"] != nil {
+				found++
+				refused, _ := settings["properties"].(map[string]any)
+				patterns, _ := settings["patternProperties"].(map[string]any)
+				for name, allowed := range refused {
+					if allowed != false || !slices.Contains(known, name) {
+						t.Errorf("the chart has %s: %v, which is no setting", name, allowed)
+					}
+				}
+				for _, name := range known {
+					if !regexp.MustCompile(sortedKeys(patterns)[0]).MatchString(name) {
+						t.Errorf("the chart does not take the setting %s", name)
+					}
+				}
+			}
+			walk(value)
+		}
+	}
+	walk(schema)
+	if found != 4 {
+		t.Errorf("the chart's values have %d maps of settings", found)
+	}
+}
+
 // TestTagDefaults compares the defaults that the proto states for a tag's settings with those of
 // `march tag create`, which are the ledger's.
 func TestTagDefaults(t *testing.T) {
@@ -639,36 +674,12 @@ func TestProseDefaults(t *testing.T) {
 	}
 }
 
-// TestConfigDefaults compares the defaults that the comments of a server's settings state with
-// those of its flags, and the comments of a time tag's settings with the generator's.
-func TestConfigDefaults(t *testing.T) {
+// TestTimeTagDefaults compares the defaults that comments state of a time tag's settings with the generator's.
+func TestTimeTagDefaults(t *testing.T) {
 	t.Parallel()
-	for _, server := range []struct {
-		name, file string
-		least      int
-	}{{"room", "../../room/config.go", 7}, {"console", "../../console/console.go", 1}} {
-		cmd, _, err := newRoot(io.Discard, io.Discard).Find([]string{server.name})
-		if err != nil {
-			t.Fatal(err)
-		}
-		compared := 0
-		for field, stated := range statedDefaults(t, server.file) {
-			f := cmd.Flag(kebab(field))
-			if f == nil {
-				continue // not a flag, or one of another name
-			}
-			compared++
-			if !sameDefault(f, stated) {
-				t.Errorf("%s: %s: default %s, but --%s has %s", server.file, field, stated, f.Name, f.DefValue)
-			}
-		}
-		if compared < server.least {
-			t.Errorf("%s: %d defaults compared", server.file, compared)
-		}
-	}
-	stated := statedDefaults(t, "../../allocator/timeid/config.go")
-	if got := stated["RandomBelow"]; got != strconv.Itoa(timeid.DefaultRandomBelow) {
-		t.Errorf("timeid.Config.RandomBelow: default %q, want %d", got, timeid.DefaultRandomBelow)
+	want := "Default\n\t// " + strconv.Itoa(timeid.DefaultRandomBelow) + ", Leaf's"
+	if !strings.Contains(readDocument(t, "allocator/timeid/config.go"), want) {
+		t.Errorf("timeid.Config.RandomBelow: no %q", want)
 	}
 	proto := readDocument(t, "api/march/v1/tag.proto")
 	_, message, _ := strings.Cut(proto, "\nmessage TimeTag")
@@ -681,37 +692,4 @@ func TestConfigDefaults(t *testing.T) {
 			t.Errorf("tag.proto: the comment of %s does not say %q", field, want)
 		}
 	}
-}
-
-// statedDefaults returns the defaults that comments in a file's struct types state as numbers, by field.
-func statedDefaults(t *testing.T, file string) map[string]string {
-	t.Helper()
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	number := regexp.MustCompile(`\bdefault ` + amount + `[.;:,]`)
-	stated := make(map[string]string)
-	ast.Inspect(parsed, func(n ast.Node) bool {
-		if field, ok := n.(*ast.Field); ok && field.Doc != nil && len(field.Names) == 1 {
-			text := strings.ToLower(strings.Join(strings.Fields(field.Doc.Text()), " "))
-			if m := number.FindStringSubmatch(text); m != nil {
-				stated[field.Names[0].Name] = strings.TrimRight(m[1], ".")
-			}
-		}
-		return true
-	})
-	return stated
-}
-
-// kebab returns the flag's name of a field: MaxUnknownTags is max-unknown-tags.
-func kebab(field string) string {
-	var b strings.Builder
-	for i, r := range field {
-		if i > 0 && unicode.IsUpper(r) {
-			b.WriteByte('-')
-		}
-		b.WriteRune(unicode.ToLower(r))
-	}
-	return b.String()
 }

@@ -260,7 +260,7 @@ command then reads a text of that format. None of these needs a server.`,
 		if description != "" {
 			return exactly("a text")(cmd, args)
 		}
-		if len(offline.keys) > 0 {
+		if len(offline.OpaqueKeys) > 0 {
 			return usagef("opaque-key: given without --format; allowed: --format FORMAT --opaque-key NAME=FILE " +
 				"TEXT, or a tag and a text without --opaque-key, which its room reads")
 		}
@@ -333,18 +333,19 @@ func parseID(s string) (int64, error) {
 
 // textFlags are the flags of the commands that write and read texts. Both need no server.
 type textFlags struct {
-	keys   []string
+	keyFiles
 	period string
 }
 
 func (t *textFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&t.keys, "opaque-key", nil, opaqueKeyUsage)
+	keys := setting.Fields(&t.keyFiles)[0]
+	cmd.Flags().StringArrayVar(&t.OpaqueKeys, keys.Name, nil, keys.Get("help"))
 }
 
 // parse reads a description, with the keys. Its errors are usage errors; an error
 // in the description shows the place.
 func (t *textFlags) parse(description string) (*format.Format, error) {
-	keys, err := readKeys(t.keys)
+	keys, err := readKeys(t.OpaqueKeys)
 	if err != nil {
 		return nil, err
 	}

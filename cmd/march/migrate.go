@@ -203,9 +203,17 @@ func writePlan(path string, plan *marchv1.Plan) error {
 // maxPlanFile bounds a plan's file, in bytes.
 const maxPlanFile = 4 << 20
 
+// migrateFlags are those of `march migrate apply` that are no fields of its request.
+type migrateFlags struct {
+	Yes         bool          `flag:"yes,y" help:"do not ask"`
+	Detach      bool          `flag:"detach" help:"start the migration and do not watch it"`
+	WhenIdle    bool          `flag:"when-idle" help:"first wait until the rooms that the plan takes out have no callers"`
+	IdleFor     time.Duration `flag:"idle-for" help:"how long these rooms must have had no callers, 1s to 1h"`
+	IdleTimeout time.Duration `flag:"idle-timeout" help:"how long to wait for that at most, exit code 5 then; 0 for no bound"`
+}
+
 func newMigrateApply(c *common, t *target) *cobra.Command {
-	var yes, detach, whenIdle bool
-	var idleFor, idleTimeout time.Duration
+	f := migrateFlags{IdleFor: time.Minute}
 	request := &marchv1.ApplyMigrationRequest{Hold: &durationpb.Duration{}}
 	cmd := newRow(callRow{
 		use: "apply PLAN", short: "Apply a plan, and watch the migration; ^C leaves it running",
@@ -230,11 +238,11 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 			return err
 		}
 		plan, err := parsePlan(args[0], content)
-		if err == nil && !yes {
+		if err == nil && !f.Yes {
 			err = confirm(cmd.Context(), c, t, plan, args[0])
 		}
-		if err == nil && whenIdle { // after the question: the operator need not stay for the wait
-			err = waitIdle(cmd.Context(), c, t, plan, idleFor, idleTimeout)
+		if err == nil && f.WhenIdle { // after the question: the operator need not stay for the wait
+			err = waitIdle(cmd.Context(), c, t, plan, f.IdleFor, f.IdleTimeout)
 		}
 		if err != nil {
 			return err
@@ -247,27 +255,20 @@ in the room's --hold (10m by default) while it issues: give a longer time then.`
 		}
 		answer, err := askConsole(cmd.Context(), t, request, marchv1.ConsoleServiceClient.ApplyMigration)
 		m := answer.GetMigration()
-		if err == nil && detach {
+		if err == nil && f.Detach {
 			err = c.print(m, func(w *tabwriter.Writer) { migrationText(w, m) })
 		}
 		// The console may have begun the migration although its answer did not arrive.
 		if err != nil && (cmd.Context().Err() != nil || allocator.KindOf(err) == allocator.Unavailable) {
 			put(c.stderr, "`march migrate status` shows whether it was started\n")
 		}
-		if err != nil || detach {
+		if err != nil || f.Detach {
 			return planAnew(cmd.Context(), t, plan, args[0], err)
 		}
 		return watch(cmd.Context(), c, t, m.GetId())
 	})
 	cmd.Args = exactly("a plan's file")
-	flags := cmd.Flags()
-	flags.BoolVarP(&yes, "yes", "y", false, "do not ask")
-	flags.BoolVar(&detach, "detach", false, "start the migration and do not watch it")
-	flags.BoolVar(&whenIdle, "when-idle", false, "first wait until the rooms that the plan takes out have no callers")
-	flags.DurationVar(&idleFor, "idle-for", time.Minute, "how long these rooms must have had no callers, 1s to 1h")
-	flags.DurationVar(&idleTimeout, "idle-timeout", 0,
-		"how long to wait for that at most, exit code 5 then; 0 for no bound")
-	return cmd
+	return addFlags(cmd, &f)
 }
 
 // checkCost has a console count the cost of a plan. It returns the name of that count,

@@ -27,7 +27,7 @@ import (
 )
 
 func newHalt(c *common) *cobra.Command {
-	var cluster clusterFlags
+	cluster := defaultCluster()
 	var why string
 	cmd := command(callRow{
 		use: "halt", short: "Halt leasing in all rooms, before etcd is restored from a backup",
@@ -49,7 +49,7 @@ epoch.`,
 		})
 	})
 	cmd.Aliases = []string{"fence"}
-	addOptions(cmd, cluster.options()...)
+	addSettings(cmd, &cluster)
 	cmd.Flags().StringVar(&why, "why", "march halt", "the reason, which rooms show while they lease nothing")
 	return destroys(c, cmd, func(context.Context, []string) (string, error) {
 		return "Halt leasing in all rooms until `march recover`?", nil
@@ -67,23 +67,26 @@ func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(
 }
 
 type recoverFlags struct {
-	cluster       clusterFlags
-	yes, quiet    bool
-	without, skip []string
-	stopped       []string
-	journals      []string
-	consoles      []string
-	mirrors       []string
-	noMirrors     []string
-	layout        string
-	margin        int64
-	timeout       time.Duration
-	wait          time.Duration
-	secure        clientTLS
+	cluster   clusterFlags
+	secure    clientTLS
+	consoles  []string
+	Yes       bool          `flag:"yes,y" help:"recover, and ask nothing; without it recover only says what it would do"`
+	Quiet     bool          `flag:"quiet,q" help:"no progress lines"`
+	Without   []string      `flag:"without" help:"instances to go on without, ROOM/INSTANCE, separated by commas"`
+	Stopped   []string      `flag:"stopped" help:"instances to go on without, as in --without, whose machines are certainly off by now: then time-ordered IDs go on within a minute"`
+	Skip      []string      `flag:"skip-tag" help:"tags with a mark that cannot be read, to leave as they are, separated by commas"`
+	Journals  repeated      `flag:"journal" help:"a journal of an instance that does not run, FILE; may be given more than once"`
+	Mirrors   repeated      `flag:"mirror" help:"the file in which a console kept what it saw of etcd, FILE; may be given more than once"`
+	NoMirrors []string      `flag:"no-mirror" help:"consoles and files to leave out, by the names that recover prints, separated by commas"`
+	Layout    string        `flag:"layout" help:"the layout to go on with if an instance knows a later one than etcd: known (the instance's), stored (etcd's) or FILE"`
+	Wait      time.Duration `flag:"wait" help:"how long to wait, before leasing is halted, for instances that etcd has forgotten to register again"`
+	Margin    int64         `flag:"margin" help:"how many steps of each tag to leave free for instances that recover goes on without (default 2 for each of them if a console saw all that it leased; otherwise it must be given)"`
+	Timeout   time.Duration `flag:"timeout" help:"how long an instance may take to begin its answer, and to go on with it"`
 }
 
 func newRecover(c *common) *cobra.Command {
-	f := recoverFlags{wait: 5 * time.Second}
+	f := recoverFlags{cluster: defaultCluster(), Wait: 5 * time.Second, Timeout: 5 * time.Second,
+		secure: clientTLS{filesTLS: tls13}}
 	cmd := command(callRow{
 		use: "recover", short: "Begin to lease again after etcd was restored or rebuilt, or after march halt",
 		long: `Begin to lease again after etcd went back in time. Without --yes nothing is changed: recover
@@ -114,16 +117,16 @@ guess: give a margin (--margin).`,
 		}
 		return withCluster(cmd, c, &f.cluster, func(l *ledger.Ledger) error {
 			// Only over TLS an instance proves its name. Without, another process may listen at its address.
-			cfg.Ask, cfg.Named = askInstance(f.timeout, given), given.TLS != nil
+			cfg.Ask, cfg.Named = askInstance(f.Timeout, given), given.TLS != nil
 			if err := f.witnesses(&cfg, given); err != nil {
 				return err
 			}
 			line := newProgress(c, 0, time.Second)
-			if !f.quiet {
+			if !f.Quiet {
 				cfg.Progress = func(p recovery.Progress) { line.tick(func() string { return recoverLine(p) }) }
 			}
 			var decided []string
-			if interactive() && !f.yes && c.output != "json" {
+			if interactive() && !f.Yes && c.output != "json" {
 				cfg.Off = func(ctx context.Context, r *recovery.Report, lost recovery.Lost) (bool, error) {
 					line.end()
 					off, err := askIfOff(ctx, c, r, lost)
@@ -142,39 +145,18 @@ guess: give a margin (--margin).`,
 			if printErr != nil {
 				return errors.Join(err, printErr)
 			}
-			if err == nil && !f.yes && len(decided) > 0 {
+			if err == nil && !f.Yes && len(decided) > 0 {
 				_, err = fmt.Fprintf(c.stdout, "next     the same with --yes %s\n", strings.Join(decided, " "))
 			}
 			return err
 		})
 	})
-	addOptions(cmd, f.cluster.options()...)
+	addSettings(cmd, &f.cluster)
 	c.outputFlag(cmd)
-	flags := cmd.Flags()
-	flags.BoolVarP(&f.yes, "yes", "y", false, "recover, and ask nothing; without it recover only says what it would do")
-	flags.BoolVarP(&f.quiet, "quiet", "q", false, "no progress lines")
-	flags.StringSliceVar(&f.without, "without", nil, "instances to go on without, ROOM/INSTANCE, separated by commas")
-	flags.StringSliceVar(&f.stopped, "stopped", nil, "instances to go on without, as in --without, whose machines are "+
-		"certainly off by now: then time-ordered IDs go on within a minute")
-	flags.StringSliceVar(&f.skip, "skip-tag", nil, "tags with a mark that cannot be read, to leave as they are, "+
-		"separated by commas")
-	flags.StringArrayVar(&f.journals, "journal", nil,
-		"a journal of an instance that does not run, FILE; may be given more than once")
-	cmd.PersistentFlags().StringSliceVar(&f.consoles, "console", nil,
-		"consoles to ask what they saw of etcd, HOST:PORT, separated by commas")
-	flags.StringArrayVar(&f.mirrors, "mirror", nil,
-		"the file in which a console kept what it saw of etcd, FILE; may be given more than once")
-	flags.StringSliceVar(&f.noMirrors, "no-mirror", nil,
-		"consoles and files to leave out, by the names that recover prints, separated by commas")
-	flags.StringVar(&f.layout, "layout", "", "the layout to go on with if an instance knows a later one than etcd: "+
-		"known (the instance's), stored (etcd's) or FILE")
-	flags.DurationVar(&f.wait, "wait", f.wait, "how long to wait, before leasing is halted, "+
-		"for instances that etcd has forgotten to register again")
-	flags.Int64Var(&f.margin, "margin", 0, "how many steps of each tag to leave free for instances that recover goes "+
-		"on without (default 2 for each of them if a console saw all that it leased; otherwise it must be given)")
-	addOptions(cmd, f.secure.options(" to instances that have a policy: an admin's")...)
-	flags.DurationVar(&f.timeout, "timeout", 5*time.Second,
-		"how long an instance may take to begin its answer, and to go on with it")
+	addFlags(cmd, &f)
+	addOptions(cmd, option{"console", &f.consoles, "consoles to ask what they saw of etcd, HOST:PORT, separated by commas"})
+	addSettings(cmd, &f.secure)
+	cmd.PersistentFlags().Lookup("token-file").Usage += " to instances that have a policy: an admin's"
 	return cmd
 }
 
@@ -195,33 +177,33 @@ func instanceIDs(flag string, names []string) (ids []record.InstanceID, err erro
 // config checks the settings. Its errors are usage errors, and those of journals and
 // layouts that cannot be read.
 func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
-	cfg := recovery.Config{Actor: whoami(), Apply: f.yes, Wait: f.wait}
+	cfg := recovery.Config{Actor: whoami(), Apply: f.Yes, Wait: f.Wait}
 	var err error
-	if cfg.Without, err = instanceIDs("without", f.without); err != nil {
+	if cfg.Without, err = instanceIDs("without", f.Without); err != nil {
 		return cfg, err
 	}
-	if cfg.Stopped, err = instanceIDs("stopped", f.stopped); err != nil {
+	if cfg.Stopped, err = instanceIDs("stopped", f.Stopped); err != nil {
 		return cfg, err
 	}
-	for _, name := range f.skip {
+	for _, name := range f.Skip {
 		tag, err := allocator.ParseTag(name)
 		if err != nil {
 			return cfg, usageError{err}
 		}
 		cfg.Skip = append(cfg.Skip, tag)
 	}
-	if f.wait < 0 || f.margin < 0 || f.timeout <= 0 {
-		return cfg, usagef("wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", f.wait,
-			f.margin, f.timeout)
+	if f.Wait < 0 || f.Margin < 0 || f.Timeout <= 0 {
+		return cfg, usagef("wait: %v, margin: %d, timeout: %v; allowed: 0s or more, 0 or more, above 0s", f.Wait,
+			f.Margin, f.Timeout)
 	}
 	if margin { // also if it is 0, which is not the default
-		cfg.Margin = &f.margin
+		cfg.Margin = &f.Margin
 	}
-	switch choice := recovery.LayoutChoice(f.layout); choice {
+	switch choice := recovery.LayoutChoice(f.Layout); choice {
 	case recovery.LayoutUndecided, recovery.LayoutKnown, recovery.LayoutStored:
 		cfg.Layout = choice
 	default:
-		given, err := readLayout("layout", f.layout)
+		given, err := readLayout("layout", f.Layout)
 		if err != nil {
 			return cfg, err
 		}
@@ -230,7 +212,7 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 		}
 		cfg.Layout = recovery.LayoutGiven
 	}
-	for _, path := range f.journals {
+	for _, path := range f.Journals {
 		m, err := ledger.ReadJournal(path)
 		if err != nil {
 			return cfg, err
@@ -245,17 +227,17 @@ func (f *recoverFlags) config(margin bool) (recovery.Config, error) {
 func (f *recoverFlags) witnesses(cfg *recovery.Config, given api.Credentials) error {
 	for _, address := range f.consoles {
 		cfg.Witnesses = append(cfg.Witnesses,
-			recovery.Witness{Name: address, Ask: askMirrorAt(address, f.timeout, given)})
+			recovery.Witness{Name: address, Ask: askMirrorAt(address, f.Timeout, given)})
 	}
-	for _, path := range f.mirrors {
+	for _, path := range f.Mirrors {
 		m, err := mirror.ReadFile(path)
 		if err != nil {
 			return err
 		}
 		cfg.Witnesses = append(cfg.Witnesses, recovery.Witness{Name: path, Ask: m.Asked, Needed: true})
 	}
-	cfg.Console = func(address string) recovery.AskMirror { return askMirrorAt(address, f.timeout, given) }
-	cfg.NoMirrors = f.noMirrors
+	cfg.Console = func(address string) recovery.AskMirror { return askMirrorAt(address, f.Timeout, given) }
+	cfg.NoMirrors = f.NoMirrors
 	return nil
 }
 

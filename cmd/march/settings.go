@@ -20,6 +20,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
+	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/words"
 	"github.com/march-id/march/internal/yamlfile"
 )
@@ -460,7 +461,10 @@ type option struct {
 
 // addOptions gives a command settings.
 func addOptions(cmd *cobra.Command, options ...option) *cobra.Command {
-	flags := cmd.PersistentFlags()
+	return addTo(cmd, cmd.PersistentFlags(), options)
+}
+
+func addTo(cmd *cobra.Command, flags *pflag.FlagSet, options []option) *cobra.Command {
 	for _, o := range options {
 		name, letter, _ := strings.Cut(o.name, ",")
 		switch to := o.to.(type) {
@@ -468,6 +472,8 @@ func addOptions(cmd *cobra.Command, options ...option) *cobra.Command {
 			flags.StringVarP(to, name, letter, *to, o.help)
 		case *[]string:
 			flags.StringSliceVarP(to, name, letter, *to, o.help)
+		case *repeated:
+			flags.StringArrayVarP((*[]string)(to), name, letter, *to, o.help)
 		case *bool:
 			flags.BoolVarP(to, name, letter, *to, o.help)
 		case *int:
@@ -488,6 +494,46 @@ func addOptions(cmd *cobra.Command, options ...option) *cobra.Command {
 		}
 	}
 	return cmd
+}
+
+// repeated is a flag that is given once for each value.
+type repeated []string
+
+// addSettings gives a command the settings of a struct, and more.
+func addSettings(cmd *cobra.Command, of any, more ...option) *cobra.Command {
+	return addOptions(cmd, append(optionsOf(of), more...)...)
+}
+
+// addFlags gives a command the flags of a struct. They are no settings: they count for one run.
+func addFlags(cmd *cobra.Command, of any) *cobra.Command {
+	return addTo(cmd, cmd.Flags(), optionsOf(of))
+}
+
+func optionsOf(of any) (list []option) {
+	for _, f := range setting.Fields(of) {
+		list = append(list, option{f.Name, valueOf(f), f.Get("help")})
+	}
+	return list
+}
+
+// valueOf returns the value of a field as a flag: a pflag.Value where it is read or checked.
+func valueOf(f setting.Field) any {
+	switch to := f.To.(type) {
+	case *allocator.Tag:
+		return optional(to, allocator.ParseTag)
+	case *allocator.Room:
+		return optional(to, allocator.ParseRoom)
+	case *string:
+		switch words, check := strings.Fields(f.Get("of")), f.Get("check"); {
+		case len(words) > 0:
+			return oneOf(to, words...)
+		case check == "receiver":
+			return optional(to, receiver)
+		case check == "address": // which others are told
+			return optional(to, func(text string) (string, error) { return text, api.CheckAddress(f.Name, text) })
+		}
+	}
+	return f.To
 }
 
 // usually sets a field to its default.
@@ -573,9 +619,4 @@ func listenAt(to *string, standard string) *parsed[string] {
 // listenOrNot is an address to listen at, or none.
 func listenOrNot(to *string, standard string) *parsed[string] {
 	return optional(to, listenAt(to, standard).parse)
-}
-
-// reachedAt is an address that others are told, or none.
-func reachedAt(to *string, name string) *parsed[string] {
-	return optional(to, func(text string) (string, error) { return text, api.CheckAddress(name, text) })
 }

@@ -25,11 +25,10 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/tlsfiles"
-	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/setting"
 	"github.com/march-id/march/internal/throttle"
 	"github.com/march-id/march/internal/words"
 )
@@ -44,19 +43,15 @@ type runner interface {
 
 // starting is a room or a console that is to start.
 type starting struct {
+	*serve.Settings
 	What string // room or console
 	all  []*listening
 	// Wait says that the server waits for what it needs. Otherwise it ends.
 	Wait bool
 	// Needs asks etcd for what the server cannot start without, and returns why it is missing. Whatever etcd lacks is
 	// mended there, so waiting always helps.
-	Needs   func(context.Context) error
-	Hosts   []string     // by which HTTP may be called
-	Access  *access.Gate // checks callers; nil for none
-	TLS     *tlsfiles.Files
-	Metrics *serve.Metrics
-	Log     hclog.Logger
-	within  *within // nil in a process of its own
+	Needs  func(context.Context) error
+	within *within // nil in a process of its own
 }
 
 // within is march dev, in whose process a server runs. It has the listeners, and receives what has begun.
@@ -106,7 +101,7 @@ func (s *starting) Run(ctx context.Context, build func() (runner, error)) error 
 	end := func() {}
 	up := sync.OnceFunc(func() {
 		if s.within == nil {
-			end = supervise(ctx, s.Log)
+			end = supervise(ctx, s.Logger)
 		}
 	})
 	defer func() { end() }()
@@ -150,23 +145,17 @@ func (s *starting) await(ctx context.Context, up func()) error {
 	if missing == nil || !s.Wait || ctx.Err() != nil {
 		return missing
 	}
-	var h net.Listener
-	if l := s.of("http"); l.at != "" {
-		if err := s.open(l); err != nil {
-			return err
-		}
-		h = *l.to
+	if err := s.open(s.of("http")); err != nil {
+		return err
 	}
 	up()
-	metrics := s.Metrics
-	if s.of("admin-grpc").at != "" {
-		metrics = nil // they are for operators
-	}
 	w := waiting{starting: s, since: time.Now()}
 	w.missing.Store(&missing)
-	return serve.Wait(ctx, serve.Config{
-		HTTP: h, AllowedHosts: s.Hosts, Access: s.Access, TLS: s.TLS, Metrics: metrics, Logger: s.Log, Ready: w.checks,
-	}, w.run)
+	cfg := serve.Config{Settings: *s.Settings, Ready: w.checks}
+	if s.of("admin-grpc").at != "" {
+		cfg.Metrics = nil // they are for operators
+	}
+	return serve.Wait(ctx, cfg, w.run)
 }
 
 // waiting is a server that waits for what it needs.
@@ -183,7 +172,7 @@ func (w *waiting) run(ctx context.Context) error {
 	for {
 		err := *w.missing.Load()
 		if on := w.on(); on != before || time.Since(said) >= sayEvery {
-			w.Log.Warn("waiting: this server goes on by itself once it is there", "for", on, "since",
+			w.Logger.Warn("waiting: this server goes on by itself once it is there", "for", on, "since",
 				w.sinceText(), "error", err)
 			said, before = time.Now(), on
 		}
@@ -192,7 +181,7 @@ func (w *waiting) run(ctx context.Context) error {
 		}
 		err = w.Needs(ctx)
 		if err == nil {
-			w.Log.Info("waited", "for", before, "since", w.sinceText())
+			w.Logger.Info("waited", "for", before, "since", w.sinceText())
 			return nil
 		}
 		w.missing.Store(&err)
@@ -285,30 +274,19 @@ func advertised(set string, l net.Listener, hostname string) string {
 
 // clusterFlags say which cluster a server belongs to and how to reach its etcd.
 type clusterFlags struct {
-	endpoints          []string
-	cluster, uuid      string
-	user, passwordFile string
-	ca, cert, key      string
-	auditLog           string
-	MaxTags            int64 // a flag of commands that create tags: LimitFlags
+	Endpoints    []string `flag:"etcd" help:"etcd's client endpoints, HOST:PORT or URLs, separated by commas"`
+	Cluster      string   `flag:"cluster" help:"the cluster's name: its keys are under /march/NAME/"`
+	UUID         string   `flag:"cluster-uuid" help:"refuse any other cluster than this one ('march layout show' prints it)"`
+	User         string   `flag:"etcd-user" help:"etcd user"`
+	PasswordFile string   `flag:"etcd-password-file" help:"file with the etcd user's password"`
+	CA           string   `flag:"etcd-ca" help:"file with the CA certificates (PEM) that sign etcd's certificate; turns TLS on. It is read again when it changes, as are the next two"`
+	Cert         string   `flag:"etcd-cert" help:"file with this client's certificate (PEM)"`
+	Key          string   `flag:"etcd-key" help:"file with this client's key (PEM)"`
+	AuditLog     string   `flag:"audit-log" help:"file to which this process adds each entry of the audit that it writes, as a line of JSON with the entry's hash, for 'march audit verify'; or stdout"`
 }
 
-func (f *clusterFlags) options() []option {
-	f.MaxTags = admin.DefaultConfig().MaxTags
-	return []option{
-		{"etcd", usually(&f.endpoints, []string{"127.0.0.1:2379"}), "etcd's client endpoints, HOST:PORT or URLs, " +
-			"separated by commas"},
-		{"cluster", usually(&f.cluster, "default"), "the cluster's name: its keys are under /march/NAME/"},
-		{"cluster-uuid", &f.uuid, "refuse any other cluster than this one ('march layout show' prints it)"},
-		{"etcd-user", &f.user, "etcd user"},
-		{"etcd-password-file", &f.passwordFile, "file with the etcd user's password"},
-		{"etcd-ca", &f.ca, "file with the CA certificates (PEM) that sign etcd's certificate; turns TLS on. It is " +
-			"read again when it changes, as are the next two"},
-		{"etcd-cert", &f.cert, "file with this client's certificate (PEM)"},
-		{"etcd-key", &f.key, "file with this client's key (PEM)"},
-		{"audit-log", &f.auditLog, "file to which this process adds each entry of the audit that it writes, as a " +
-			"line of JSON with the entry's hash, for 'march audit verify'; or stdout"},
-	}
+func defaultCluster() clusterFlags {
+	return clusterFlags{Endpoints: []string{"127.0.0.1:2379"}, Cluster: "default"}
 }
 
 // Open returns the cluster's ledger once etcd has answered.
@@ -332,12 +310,9 @@ func (f *clusterFlags) Ping(ctx context.Context, l *ledger.Ledger) error {
 
 // Ledger returns the cluster's ledger; nothing has been asked of etcd.
 func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, error) {
-	if f.MaxTags < 1 {
-		return nil, invalidf("max-tags: %d; allowed: 1 or more", f.MaxTags)
-	}
-	cfg := store.EtcdConfig{Endpoints: f.endpoints, Username: f.user, Logger: log, Tracer: w.Tracer}
-	if f.passwordFile != "" {
-		cfg.ReadPassword = passwordFile(f.passwordFile)
+	cfg := store.EtcdConfig{Endpoints: f.Endpoints, Username: f.User, Logger: log, Tracer: w.Tracer}
+	if f.PasswordFile != "" {
+		cfg.ReadPassword = passwordFile(f.PasswordFile)
 		if _, err := cfg.ReadPassword(); err != nil { // not only when it is first asked for
 			return nil, err
 		}
@@ -347,12 +322,12 @@ func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 		return nil, err
 	}
 	own := ledger.DefaultConfig()
-	own.Cluster, own.UUID, own.Etcdctl, own.EtcdUser = f.cluster, f.uuid, f.etcdctl(), f.user
+	own.Cluster, own.UUID, own.Etcdctl, own.EtcdUser = f.Cluster, f.UUID, f.etcdctl(), f.User
 	own.Logger, own.Tracer = log.Named("ledger"), w.Tracer
 	if w.Metrics != nil {
 		own.Observe = w.Metrics.Transaction
 	}
-	if own.Audited, err = openAuditLog(f.auditLog, f.cluster, w.Metrics, log); err != nil {
+	if own.Audited, err = openAuditLog(f.AuditLog, f.Cluster, w.Metrics, log); err != nil {
 		return nil, err
 	}
 	etcd, err := store.NewEtcd(cfg)
@@ -372,8 +347,8 @@ func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 // etcdctl returns the command that asks the same etcd. It has no user: how many members answer is told without one, and
 // what an operator mends takes etcd's root.
 func (f *clusterFlags) etcdctl() string {
-	command := "etcdctl --endpoints=" + strings.Join(shownEndpoints(f.endpoints), ",")
-	for _, file := range [][2]string{{"cacert", f.ca}, {"cert", f.cert}, {"key", f.key}} {
+	command := "etcdctl --endpoints=" + strings.Join(shownEndpoints(f.Endpoints), ",")
+	for _, file := range [][2]string{{"cacert", f.CA}, {"cert", f.Cert}, {"key", f.Key}} {
 		if file[1] != "" {
 			command += fmt.Sprintf(" --%s=%s", file[0], file[1])
 		}
@@ -388,12 +363,6 @@ func shownEndpoints(endpoints []string) []string {
 		list[k] = store.WithoutUser(endpoint)
 	}
 	return list
-}
-
-// Admin returns the limits of what a server may create. The metrics count the tags
-// that it refuses.
-func (w watched) Admin(maxTags int64) admin.Config {
-	return admin.Config{MaxTags: maxTags, TooManyTags: w.Metrics.Limit(admin.MaxTags, maxTags).Count}
 }
 
 // roomNeeds checks that an instance can register: that etcd has the cluster, is not full, and lets the instance write.
@@ -433,7 +402,7 @@ func (f *clusterFlags) ask(ctx context.Context, l *ledger.Ledger) (store.Status,
 	status, err := l.Ping(ctx)
 	if err != nil {
 		err = allocator.Errorf(allocator.KindOf(err), "etcd (--etcd %s): %w",
-			strings.Join(shownEndpoints(f.endpoints), ","), err)
+			strings.Join(shownEndpoints(f.Endpoints), ","), err)
 	}
 	return status, err
 }
@@ -441,12 +410,12 @@ func (f *clusterFlags) ask(ctx context.Context, l *ledger.Ledger) (store.Status,
 // tls returns the settings of connections to etcd, which follow their files; nil for plain
 // text. Its error is Invalid.
 func (f *clusterFlags) tls(log hclog.Logger) (func(host string) *tls.Config, error) {
-	if f.ca == "" && f.cert == "" && f.key == "" {
+	if f.CA == "" && f.Cert == "" && f.Key == "" {
 		return nil, nil
 	}
 	// Many an etcd is set to TLS 1.2.
-	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: f.ca, Cert: f.cert,
-		Key: f.key, TLS12: true, Logger: log})
+	files, err := tlsfiles.Open(tlsfiles.Config{Flags: "etcd", CA: f.CA, Cert: f.Cert,
+		Key: f.Key, TLS12: true, Logger: log})
 	if err != nil {
 		return nil, err
 	}
@@ -460,17 +429,8 @@ type watched struct {
 }
 
 type watchFlags struct {
-	traces string
-	ratio  float64
-}
-
-func (f *watchFlags) options() []option {
-	return []option{
-		{"traces", optional(&f.traces, receiver), "where to send traces, as OTLP over gRPC: http://HOST:PORT, or " +
-			"https for TLS; empty for none"},
-		{"traces-ratio", usually(&f.ratio, 1), "the share of calls to trace, 0 to 1; a caller's own decision to " +
-			"trace wins"},
-	}
+	Traces string  `flag:"traces" check:"receiver" help:"where to send traces, as OTLP over gRPC: http://HOST:PORT, or https for TLS; empty for none"`
+	Ratio  float64 `flag:"traces-ratio" least:"0" most:"1" help:"the share of calls to trace, 0 to 1; a caller's own decision to trace wins"`
 }
 
 // Start returns a server's metrics and traces, and a function that sends the last
@@ -478,11 +438,11 @@ func (f *watchFlags) options() []option {
 func (f *watchFlags) Start(ctx context.Context, build, service, instance string, labels prometheus.Labels,
 	log hclog.Logger) (w watched, stop func(), err error) {
 	stop = func() {}
-	if !(f.ratio >= 0 && f.ratio <= 1) { // nor NaN
-		return w, stop, invalidf("traces-ratio: %v; allowed: 0 to 1", f.ratio)
+	if err := setting.Check(f); err != nil {
+		return w, stop, err
 	}
 	w.Metrics = serve.NewMetrics(build, labels)
-	if f.traces == "" {
+	if f.Traces == "" {
 		return w, stop, nil
 	}
 	// OpenTelemetry has one global handler for errors in the background.
@@ -490,7 +450,7 @@ func (f *watchFlags) Start(ctx context.Context, build, service, instance string,
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		line.Log(time.Now(), log.Warn, "traces not sent: check --traces and its collector", "error", err)
 	}))
-	tracer, err := serve.NewTraces(ctx, serve.TracesConfig{URL: f.traces, Ratio: f.ratio, Service: service,
+	tracer, err := serve.NewTraces(ctx, serve.TracesConfig{URL: f.Traces, Ratio: f.Ratio, Service: service,
 		Instance: instance, Build: build})
 	if err != nil {
 		return w, stop, fmt.Errorf("traces: %w", err)

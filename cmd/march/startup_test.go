@@ -23,6 +23,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/internal/certs"
+	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -56,7 +57,7 @@ func (l *loggedLines) String() string {
 
 func newStartingRoom(t *testing.T, etcd *ledgertest.Etcd) *startingRoom {
 	s := &startingRoom{T: t, etcd: etcd}
-	s.flags = clusterFlags{endpoints: []string{etcd.Endpoint}, cluster: "default", MaxTags: 10}
+	s.flags = clusterFlags{Endpoints: []string{etcd.Endpoint}, Cluster: "default"}
 	return s
 }
 
@@ -90,7 +91,7 @@ func (s *startingRoom) users(password, without string) record.Role {
 	}
 	s.etcd.Etcdctl(s, "first", role.UserCommands("--interactive=false < file")...)
 	s.etcd.RequireCredentials(s)
-	s.flags.user, s.flags.passwordFile = role.Name, s.file("password", password)
+	s.flags.User, s.flags.PasswordFile = role.Name, s.file("password", password)
 	return role
 }
 
@@ -126,7 +127,7 @@ func TestStartWaitsForEtcd(t *testing.T) {
 		"slow": {func(s *startingRoom) func() {
 			s.init()
 			held, release := holdAnswers(s, strings.TrimPrefix(s.etcd.Endpoint, "unix://"))
-			s.flags.endpoints = []string{held}
+			s.flags.Endpoints = []string{held}
 			return release
 		}, "etcd", "no answer in time"},
 		"full": {func(s *startingRoom) func() {
@@ -153,11 +154,11 @@ func TestStartWaitsForEtcd(t *testing.T) {
 		"wrong password": {func(s *startingRoom) func() {
 			s.init()
 			s.users("wrong", "")
-			return func() { s.write(s.flags.passwordFile, "first") }
+			return func() { s.write(s.flags.PasswordFile, "first") }
 		}, "a user that etcd knows", "--etcd-password-file"},
 		"users are off": {func(s *startingRoom) func() {
 			s.init()
-			s.flags.user, s.flags.passwordFile = "march", s.file("password", "first")
+			s.flags.User, s.flags.PasswordFile = "march", s.file("password", "first")
 			return nil
 		}, "", ""},
 		"no right to read": {func(s *startingRoom) func() {
@@ -189,8 +190,8 @@ func TestStartWaitsForEtcd(t *testing.T) {
 			t.Fatal(err)
 		}
 		own := s.etcd.Certificate(t, "one", certs.Leaf{})
-		right := clusterFlags{endpoints: s.flags.endpoints, cluster: "default", MaxTags: 10,
-			ca: s.etcd.CA(), cert: own.Cert, key: own.Key}
+		right := clusterFlags{Endpoints: s.flags.Endpoints, Cluster: "default", CA: s.etcd.CA(), Cert: own.Cert,
+			Key: own.Key}
 		l, err := right.Ledger(watched{}, hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
@@ -199,7 +200,7 @@ func TestStartWaitsForEtcd(t *testing.T) {
 		if _, err := admin.New(l, admin.DefaultConfig()).Init(t.Context(), testcluster.Halves(), "ann"); err != nil {
 			t.Fatal(err)
 		}
-		s.flags.ca, s.flags.cert, s.flags.key = ca, own.Cert, own.Key
+		s.flags.CA, s.flags.Cert, s.flags.Key = ca, own.Cert, own.Key
 		s.check(func(*startingRoom) func() {
 			right, err := os.ReadFile(s.etcd.CA())
 			if err != nil {
@@ -219,7 +220,7 @@ func (s *startingRoom) check(breaks func(*startingRoom) (mend func()), waits, sa
 		s.Fatal(err)
 	}
 	defer func() { _ = l.Close() }()
-	server := starting{What: "room", Wait: true, Log: log}
+	server := starting{Settings: &serve.Settings{Logger: log}, What: "room", Wait: true}
 	server.Needs = func(ctx context.Context) error { return s.flags.roomNeeds(ctx, l, "a", "one") }
 	ended := make(chan error, 1)
 	go func() {

@@ -21,8 +21,9 @@ import (
 
 // importFlags are those of `march tag import`.
 type importFlags struct {
-	margin       int64
-	dry, skipBad bool
+	Margin  int64 `flag:"margin" help:"how many IDs to leave free above the other system's (default: see above)"`
+	Dry     bool  `flag:"dry-run" help:"only say what would be done"`
+	SkipBad bool  `flag:"skip-bad" help:"import the other rows although some are bad; the exit code is 1 then"`
 }
 
 func newTagImport(c *common, t *target) *cobra.Command {
@@ -56,11 +57,7 @@ and clients take after the table was read. Default margin:
 	}, atLeast("a system", "a source"), func(cmd *cobra.Command, args []string) error {
 		return f.run(cmd, c, t, args[0], args[1:])
 	})
-	flags := cmd.Flags()
-	flags.Int64Var(&f.margin, "margin", 0, "how many IDs to leave free above the other system's (default: see above)")
-	flags.BoolVar(&f.dry, "dry-run", false, "only say what would be done")
-	flags.BoolVar(&f.skipBad, "skip-bad", false, "import the other rows although some are bad; the exit code is 1 then")
-	return cmd
+	return addFlags(cmd, &f)
 }
 
 // margins lists how the systems' default margins are computed.
@@ -85,7 +82,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	}
 	margin := int64(-1)
 	if cmd.Flags().Changed("margin") {
-		if margin = f.margin; margin < 0 {
+		if margin = f.Margin; margin < 0 {
 			return usagef("margin: %d; allowed: 0 or more", margin)
 		}
 	}
@@ -97,7 +94,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	counters, more := imports.Merge(system, rows, margin)
 	if bad = append(bad, more...); len(bad) > 0 {
 		printProblems(c.stderr, bad[:min(len(bad), mostBad)], int64(max(len(bad)-mostBad, 0)))
-		if !f.skipBad {
+		if !f.SkipBad {
 			return usagef("%d bad rows, so nothing was done; mend them, or leave them out with --skip-bad", len(bad))
 		}
 	}
@@ -105,7 +102,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 		return allocator.Errorf(allocator.NotFound, "there is no row of %s in %s", system.Name,
 			strings.Join(sources, ", "))
 	}
-	r := imported{System: system.Name, SHA256: hex.EncodeToString(digest.Sum(nil)), DryRun: f.dry,
+	r := imported{System: system.Name, SHA256: hex.EncodeToString(digest.Sum(nil)), DryRun: f.Dry,
 		Bad: append([]*imports.Bad{}, bad...)}
 	l, err := t.dial()
 	if err != nil {
@@ -118,7 +115,7 @@ func (f *importFlags) run(cmd *cobra.Command, c *common, t *target, name string,
 	results, err := imports.Apply(cmd.Context(), func(ctx context.Context,
 		use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 		return callConsole(ctx, l, use)
-	}, counters, f.dry, func(imports.Result) {
+	}, counters, f.Dry, func(imports.Result) {
 		finished++
 		p.tick(func() string { return fmt.Sprintf("%d of %d names", finished, len(counters)) })
 	})

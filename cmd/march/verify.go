@@ -26,7 +26,7 @@ import (
 )
 
 func newVerify(c *common) *cobra.Command {
-	var cluster clusterFlags
+	cluster := defaultCluster()
 	var quiet bool
 	cmd := command(callRow{
 		use: "verify", short: "Check the data in etcd, and that no ID can have been issued twice",
@@ -46,7 +46,7 @@ and the remedy.`,
 			return runVerify(cmd.Context(), c, l, quiet)
 		})
 	})
-	addOptions(cmd, cluster.options()...)
+	addSettings(cmd, &cluster)
 	c.outputFlag(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress line")
 	return cmd
@@ -215,7 +215,7 @@ func openAuditLog(name, cluster string, metrics *serve.Metrics,
 }
 
 func newAuditVerify(c *common) *cobra.Command {
-	var cluster clusterFlags
+	cluster := defaultCluster()
 	var logs []string
 	cmd := command(callRow{
 		use: "verify", short: "Check that no entry of the audit was changed or removed",
@@ -228,7 +228,7 @@ parts. Nothing is changed.
 Prints the problems, one a line (the first 1000), and exits 1 if there are any.`,
 		example: `  march audit verify --etcd etcd-1:2379 --log /var/log/march/audit.jsonl`,
 	}, noArgs, func(cmd *cobra.Command, _ []string) error {
-		heads, err := readHeads(c, logs, cluster.cluster)
+		heads, err := readHeads(c, logs, cluster.Cluster)
 		if err != nil {
 			return err
 		}
@@ -236,7 +236,7 @@ Prints the problems, one a line (the first 1000), and exits 1 if there are any.`
 			return runAuditVerify(cmd.Context(), c, l, heads)
 		})
 	})
-	addOptions(cmd, cluster.options()...)
+	addSettings(cmd, &cluster)
 	cmd.Flags().StringArrayVar(&logs, "log", nil, "file that --audit-log wrote; may be given several times")
 	return cmd
 }

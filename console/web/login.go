@@ -29,17 +29,15 @@ import (
 
 // LoginConfig are the settings of logins. The zero value lets operators log in by tokens.
 type LoginConfig struct {
-	// ClientID is this console's name at the issuer of the gate; empty for no login there.
+	ClientID string `flag:"oidc-client-id" help:"this console's client ID at --oidc-issuer, for logins to the page; empty for logins by tokens only"`
 	// ClientSecret may be empty: PKCE does without.
-	ClientID, ClientSecret string
-	// PublicURL is the address at which browsers reach the console. It must be set if
-	// ClientID is. If it is set, the page is served under its host name only.
-	PublicURL string
+	ClientSecret string
+	// PublicURL must be set if ClientID is.
+	PublicURL string `flag:"public-url" help:"address at which browsers reach the page, such as https://march.example.com; it is served under this name only"`
 	// Key encrypts and signs the cookies, 32 bytes or more; all consoles of a cluster have
 	// the same. Default: a random one, so that logins end with the process.
-	Key []byte
-	// Lasts is how long a login lasts at most. Default 12 hours.
-	Lasts time.Duration
+	Key   []byte
+	Lasts time.Duration `flag:"session-lasts" help:"how long a login to the page lasts"`
 	// LoggedOut is called with each session that is logged out, and its subject; nil for nothing. The session has
 	// ended in this process then.
 	LoggedOut func(ctx context.Context, subject string, session ulid.ULID)

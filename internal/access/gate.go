@@ -21,19 +21,14 @@ import (
 
 // Config are the settings of a Gate.
 type Config struct {
-	// Policy is the policy's file. It must be set.
-	Policy string
-	// Tokens is the file of tokens' hashes; empty for none.
-	Tokens string
-	// Issuer is the OpenID Connect issuer whose JWTs count; empty for none. Audience is what
-	// these are for; it must be set if Issuer or Keys is.
-	Issuer, Audience string
-	// Keys is a JWKS file with the keys that sign JWTs, which then are not asked of the
-	// issuer; empty for none.
-	Keys string
-	// Identities is a file with several issuers and CAs of clients' certificates; empty for none. With issuers in it,
-	// Issuer is the one of them at which browsers log in.
-	Identities string
+	Policy string `flag:"policy" help:"YAML file that says which caller may make which call; it is read again when it changes. Without it, every caller may make every call"`
+	Tokens string `flag:"tokens" help:"with --policy: file with the hashes of the tokens that callers may give, from 'march token create'"`
+	Issuer string `flag:"oidc-issuer" help:"with --policy: address of the OpenID Connect issuer whose tokens (JWT) callers may give"`
+	// Audience must be set if Issuer or Keys is.
+	Audience string `flag:"oidc-audience" help:"the audience that such a token must have"`
+	// With issuers in the file, Issuer is the one of them at which browsers log in.
+	Identities string `flag:"identities" help:"with --policy: YAML file with several issuers and CAs of clients' certificates, and the names that each may give; with it, --oidc-issuer says at which of them browsers log in"`
+	Keys       string `flag:"jwks-file" help:"file with the public keys (JWKS) that sign such tokens, instead of asking the issuer for them"`
 	// Certificates says that the server takes clients' certificates.
 	Certificates bool
 	// Room is the room of the server; empty for a console.

@@ -521,27 +521,6 @@ func TestStreamsTakeTurns(t *testing.T) {
 	all.Wait()
 }
 
-// Limits outside the allowed range are refused.
-func TestLimitsValidate(t *testing.T) {
-	if err := serve.DefaultLimits().Validate(); err != nil {
-		t.Error(err)
-	}
-	for _, change := range []func(*serve.Limits){
-		func(l *serve.Limits) { l.Connections = 0 },
-		func(l *serve.Limits) { l.CallerConnections = -1 },
-		func(l *serve.Limits) { l.ConnectionStreams = 10_000_001 },
-		func(l *serve.Limits) { l.CallerStreams = 0 },
-		func(l *serve.Limits) { l.Resets = 0 },
-	} {
-		l := serve.DefaultLimits()
-		change(&l)
-		err := l.Validate()
-		if !errors.Is(err, allocator.Invalid) || !strings.Contains(err.Error(), "allowed: 1 to 10000000") {
-			t.Errorf("%+v: %v", l, err)
-		}
-	}
-}
-
 // A caller with IPv6 is a /64 prefix, because one machine has all its addresses.
 func TestCaller(t *testing.T) {
 	for address, want := range map[string]string{

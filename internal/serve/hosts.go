@@ -20,7 +20,12 @@ import (
 // machine, under this machine's names. A request under another name comes from such a
 // page, or through a proxy, whose name the operator gives.
 
-// CheckHosts checks Config.AllowedHosts. Its error is Invalid.
+// Hosts are the names under which a server is called.
+type Hosts struct {
+	AllowedHosts []string `flag:"allowed-hosts" help:"host names besides localhost that HTTP requests may have if the server listens on a loopback address: the name of a proxy that passes its own name on"`
+}
+
+// CheckHosts checks Hosts. Its error is Invalid.
 func CheckHosts(names []string) error {
 	for _, name := range names {
 		if _, err := netip.ParseAddr(name); err != nil && !HostName.MatchString(name) {

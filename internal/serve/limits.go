@@ -1,8 +1,6 @@
 package serve
 
 import (
-	"cmp"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator"
@@ -11,25 +9,18 @@ import (
 // Limits bound how much of a server callers may use at once. A caller is an IPv4
 // address, or a /64 of IPv6, which is one machine's.
 type Limits struct {
-	// Connections bounds the open connections, gRPC and HTTP together. Each costs
-	// about 30 KiB. Default 10,000.
-	Connections int
-	// CallerConnections bounds those of one caller. Default 1,000.
-	CallerConnections int
-	// ConnectionStreams bounds the calls and streams that are under way on one
-	// gRPC connection; clients learn of it and wait. Each stream costs about
-	// 15 KiB. Default 1,000.
-	ConnectionStreams int
-	// CallerStreams bounds those of one caller, over all its gRPC connections, together with its requests over
-	// HTTP/2. Default 10,000.
-	CallerStreams int
-	// OpenStreams bounds the open streams of one caller, which here is a subject where the
-	// caller has proven its identity. An eager stream takes as much of a server as it can get. Default 32.
-	OpenStreams int
-	// Resets bounds how many calls an address may give up over gRPC before the server has their
-	// requests, besides as many as it asked. The connection of the last one is closed, and for 1 s
-	// calls on new connections of the address are refused. Default 500.
-	Resets int
+	// Each connection costs about 30 KiB.
+	Connections int `flag:"max-connections" least:"1" most:"10000000" help:"how many connections may be open, gRPC and HTTP together"`
+
+	CallerConnections int `flag:"max-caller-connections" least:"1" most:"10000000" help:"how many connections one caller (an IP address) may have"`
+	// Clients learn of it and wait. Each stream costs about 15 KiB.
+	ConnectionStreams int `flag:"max-connection-streams" least:"1" most:"10000000" help:"how many calls and streams may be under way on one gRPC connection"`
+	// CallerStreams counts over all gRPC connections of a caller, together with its requests over HTTP/2.
+	CallerStreams int `flag:"max-caller-streams" least:"1" most:"10000000" help:"how many calls and streams one caller may have under way over gRPC"`
+	// An eager stream takes as much of a server as it can get.
+	OpenStreams int `flag:"max-caller-open-streams" least:"1" most:"10000000" help:"how many gRPC streams one caller (a subject, or else an IP address) may have open"`
+	// The connection of the last one is closed, and for 1 s calls on new connections of the address are refused.
+	Resets int `flag:"max-resets" least:"1" most:"10000000" help:"how many calls an address may give up over gRPC before their requests came, besides as many as it asked"`
 }
 
 // DefaultLimits returns the defaults.
@@ -40,50 +31,18 @@ func DefaultLimits() Limits {
 	}
 }
 
-// maxLimit bounds every limit.
-const maxLimit = 10_000_000
-
-// named are the limits with their names, as flags and metrics have them.
-func (l Limits) named() []namedLimit {
-	return []namedLimit{{"connections", l.Connections}, {"caller-connections", l.CallerConnections},
-		{"connection-streams", l.ConnectionStreams}, {"caller-streams", l.CallerStreams},
-		{"caller-open-streams", l.OpenStreams}, {"resets", l.Resets}}
-}
-
-type namedLimit struct {
-	name string
-	most int
-}
-
-// Validate checks that each limit is from 1 to 10,000,000. Its error is Invalid.
-func (l Limits) Validate() (err error) {
-	for _, n := range l.named() {
-		err = cmp.Or(err, CheckLimit(n.name, n.most))
-	}
-	return err
-}
-
-// CheckLimit checks that the limit of a name is from 1 to 10,000,000. Its error
-// is Invalid.
-func CheckLimit(name string, value int) error {
-	if value < 1 || value > maxLimit {
-		return allocator.Errorf(allocator.Invalid, "max-%s: %d; allowed: 1 to %d", name, value, maxLimit)
-	}
-	return nil
-}
-
 // limits are Limits with the metrics of each.
 type limits struct {
 	connections, callerConnections, connectionStreams, callerStreams, openStreams, resets *Limit
 }
 
-func newLimits(of Limits, m *Metrics) (l limits) {
-	to := []**Limit{&l.connections, &l.callerConnections, &l.connectionStreams, &l.callerStreams, &l.openStreams,
-		&l.resets}
-	for i, n := range of.named() {
-		*to[i] = m.Limit(n.name, int64(n.most))
+func newLimits(of Limits, m *Metrics) limits {
+	limit := func(name string, most int) *Limit { return m.Limit(name, int64(most)) }
+	return limits{
+		limit("connections", of.Connections), limit("caller-connections", of.CallerConnections),
+		limit("connection-streams", of.ConnectionStreams), limit("caller-streams", of.CallerStreams),
+		limit("caller-open-streams", of.OpenStreams), limit("resets", of.Resets),
 	}
-	return l
 }
 
 // Limit is a limit on how much of a server callers may use. All limits of the

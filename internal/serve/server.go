@@ -52,12 +52,31 @@ import (
 	"github.com/march-id/march/internal/access"
 )
 
-// Config are the settings of a server.
-type Config struct {
+// Settings are what rooms and consoles have in common.
+type Settings struct {
 	// GRPC and HTTP are where to listen; Run closes them. HTTP may be nil.
 	GRPC, HTTP net.Listener
 	// TLS has the certificate that GRPC and HTTP serve with; nil serves without TLS.
 	TLS *tlsfiles.Files
+	// Access checks each call and request; nil lets every caller make every call.
+	Access *access.Gate
+	Hosts
+	// Limits bound how much each caller may use; the zero value is DefaultLimits.
+	Limits Limits
+	Drain  time.Duration `flag:"drain" least:"0s" help:"how long calls under way may take at the end"`
+	// Metrics counts calls, and /metrics shows it in Prometheus's formats; nil for
+	// none.
+	Metrics *Metrics
+	// Tracer makes a span of each call, except of those that issue IDs; nil makes
+	// none.
+	Tracer trace.TracerProvider
+	// Logger logs calls that failed unexpectedly; nil logs nothing.
+	Logger hclog.Logger
+}
+
+// Config are the settings of a server, and what it serves.
+type Config struct {
+	Settings
 	// Register registers the services.
 	Register func(grpc.ServiceRegistrar)
 	// Admin is what is for operators. It has listeners of its own, or else GRPC and HTTP serve
@@ -71,14 +90,6 @@ type Config struct {
 	// Problems, if set, returns the problems, one line each, which /readyz shows below
 	// the checks.
 	Problems func(context.Context) []string
-	// Metrics counts calls, and /metrics shows it in Prometheus's formats; nil for
-	// none.
-	Metrics *Metrics
-	// Tracer makes a span of each call, except of those that issue IDs; nil makes
-	// none.
-	Tracer trace.TracerProvider
-	// Logger logs calls that failed unexpectedly; nil logs nothing.
-	Logger hclog.Logger
 	// Routes, if set, adds more HTTP routes to the mux. They must stay within the
 	// server's time limits or lift them for their own route
 	// (http.ResponseController).
@@ -86,20 +97,10 @@ type Config struct {
 	// Windows says that browsers keep many windows live at once. Over TLS they share a connection then (HTTP/2): of
 	// HTTP/1.1 a browser opens no more than six.
 	Windows bool
-	// Access checks each call and request; nil for none. Sessions returns the login of a
-	// browser, nil for none.
-	Access   *access.Gate
+	// Sessions returns the login of a browser, nil for none.
 	Sessions func(*http.Request) *access.Session
-	// AllowedHosts are host names that HTTP requests may have besides localhost and
-	// loopback addresses, if HTTP listens on such an address: the names that a
-	// proxy in front passes on. See CheckHosts.
-	AllowedHosts []string
 	// MaxRequest bounds a gRPC request, in bytes.
 	MaxRequest int
-	// Limits bound how much each caller may use; the zero value is DefaultLimits.
-	Limits Limits
-	// Drain is how long calls under way may take at the end.
-	Drain time.Duration
 	// Doors are served beside gRPC and HTTP, under the same limits of connections.
 	Doors []Door
 	// Draining, if set, is called when the drain begins.

@@ -109,7 +109,7 @@ func startWith(t *testing.T, change func(*serve.Config)) *running {
 	ctx, stop := context.WithCancel(bg)
 	r.stop = stop
 	cfg := serve.Config{
-		GRPC: g, HTTP: h, Health: health, MaxRequest: 1000,
+		Settings: serve.Settings{GRPC: g, HTTP: h}, Health: health, MaxRequest: 1000,
 		Register: func(s grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(s, r.slow) },
 		Ready:    func(context.Context) []serve.Check { return []serve.Check{{Name: "ready", Err: *r.ready.Load()}} },
 		Draining: func() { r.drained.Add(1) },
@@ -248,7 +248,7 @@ func TestStopsAtOnce(t *testing.T) {
 			go stop()
 		}
 		err := serve.Run(ctx, serve.Config{
-			GRPC: g, HTTP: h, Health: health.NewServer(), MaxRequest: 1000, Drain: time.Second,
+			Settings: serve.Settings{GRPC: g, HTTP: h, Drain: time.Second}, Health: health.NewServer(), MaxRequest: 1000,
 			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) []serve.Check { return nil },
 		})
 		stop()
@@ -271,7 +271,7 @@ func TestListenerFails(t *testing.T) {
 		taken := map[string]net.Listener{"grpc": g, "http": h}[which]
 		_ = taken.Close()
 		err := serve.Run(bg, serve.Config{
-			GRPC: g, HTTP: h, Health: health.NewServer(), MaxRequest: 1000, Drain: time.Second,
+			Settings: serve.Settings{GRPC: g, HTTP: h, Drain: time.Second}, Health: health.NewServer(), MaxRequest: 1000,
 			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) []serve.Check { return nil },
 		})
 		if !errors.Is(err, net.ErrClosed) {

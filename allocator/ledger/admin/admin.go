@@ -20,7 +20,7 @@ type Config struct {
 	// MaxTags bounds the tags of the cluster: CreateTag refuses more. Processes
 	// that create tags at the same time may exceed it by the tags that they create
 	// within 10 s. Default, also for 0: 2,000,000.
-	MaxTags int64
+	MaxTags int64 `flag:"max-tags" least:"1" help:"how many tags the cluster may have: this server creates no more"`
 	// TooManyTags, if set, is called for each tag that is refused because of
 	// MaxTags.
 	TooManyTags func()
