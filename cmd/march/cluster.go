@@ -563,30 +563,7 @@ run since. The instance begins to lease within seconds.`,
 }
 
 func instancesText(w *tabwriter.Writer, answer *marchv1.ListInstancesResponse) {
-	table(w, "ROOM\tINSTANCE\tADDRESS\tLAYOUT\tSTATE\tLAST SEEN\tSTARTED\tBUILD", answer.GetInstances(),
-		func(i *marchv1.Instance) []any {
-			if i.GetUnreadable() != "" {
-				return []any{i.GetRoom(), i.GetName(), "", "", "unreadable", "", "", ""}
-			}
-			state := "alive"
-			if d := i.GetSilentFor(); d != nil {
-				state = "silent for at least " + d.AsDuration().Truncate(time.Second).String()
-			}
-			if i.GetUnknown() {
-				state = "unknown"
-			}
-			if i.GetUnconfirmed() {
-				state += ", unconfirmed"
-			}
-			if i.GetStatus().GetBarred() != nil {
-				state += ", barred"
-			}
-			if i.GetStatus().GetNotReady() != "" {
-				state += ", not ready"
-			}
-			return []any{i.GetRoom(), i.GetName(), i.GetAddress(), i.GetVersion(), state, i.GetLastSeen(),
-				i.GetStarted(), i.GetBuild()}
-		})
+	list(w, setting.Instances, answer.GetInstances())
 	problemsText(w, answer.GetProblems())
 }
 
@@ -663,16 +640,7 @@ six hours after its start, and then says a date, or "not growing".`,
 }
 
 func capacityText(w *tabwriter.Writer, answer *marchv1.GetCapacityResponse) {
-	table(w, "WHAT\tUSED\tOF\tSHARE\tFULL\tNOTE", answer.GetCapacity(), func(l *marchv1.Capacity) []any {
-		cells := []any{l.GetWhat(), "", "", "", l.GetFull(), l.GetNote()}
-		if l.GetOf() > 0 {
-			cells[1], cells[2], cells[3] = l.GetUsed(), l.GetOf(), fmt.Sprintf("%.1f%%", 100*l.GetShare())
-		}
-		if l.GetFull() == nil && l.Growth != nil && l.GetGrowth() == 0 {
-			cells[4] = "not growing"
-		}
-		return cells
-	})
+	list(w, setting.Capacity, answer.GetCapacity())
 }
 
 func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {

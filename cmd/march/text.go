@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -140,6 +141,7 @@ func field(w io.Writer, name string, value any) {
 
 // list writes a list.
 func list[T any](w io.Writer, columns []setting.Column[T], rows []T) {
+	columns = slices.DeleteFunc(slices.Clone(columns), func(c setting.Column[T]) bool { return c.Wide })
 	titles := make([]string, len(columns))
 	for i, c := range columns {
 		titles[i] = strings.ToUpper(c.Title)

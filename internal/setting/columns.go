@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -19,6 +20,7 @@ type Column[T any] struct {
 	Title  string
 	Number bool   // on the right
 	Key    bool   // it names the row
+	Wide   bool   // a terminal has no place for it
 	Sort   string // the word by which a console sorts by it; empty if it does not
 	Value  func(T) any
 }
@@ -98,6 +100,55 @@ type Reserve struct {
 
 func (r Reserve) String() string { return words.Short(r.Lasts.AsDuration()) }
 
+// Seen is when an instance was last seen, or for how long at least it has not been.
+type Seen struct {
+	At    *timestamppb.Timestamp
+	Since *durationpb.Duration
+}
+
+func (s Seen) String() string {
+	switch {
+	case s.Since != nil:
+		return "over " + words.Short(s.Since.AsDuration()) + " ago"
+	case s.At == nil:
+		return ""
+	}
+	return s.At.AsTime().Format(time.RFC3339)
+}
+
+// Code is a text to be copied: an address, a version.
+type Code string
+
+// End is when something is used up, or why that is not known.
+type End struct {
+	At  *timestamppb.Timestamp
+	Why string
+}
+
+func (e End) String() string {
+	if e.At == nil {
+		return e.Why
+	}
+	return e.At.AsTime().Format(time.RFC3339)
+}
+
+// Amount is how much there is, of all that there may be; 0 for no such bound.
+type Amount struct {
+	N, Of int64
+	Bytes bool
+}
+
+func (a Amount) String() string {
+	text := strconv.FormatInt(a.N, 10)
+	if a.Bytes {
+		text = humanize.IBytes(uint64(a.N)) //nolint:gosec // not negative
+	}
+	if a.Of > 0 {
+		text += " (" + Share(float64(a.N)/float64(a.Of)).String() + ")"
+	}
+	return text
+}
+
 func column[T, V any](title string, value func(T) V) Column[T] {
 	return Column[T]{Title: title, Value: func(row T) any { return value(row) }}
 }
@@ -105,6 +156,11 @@ func column[T, V any](title string, value func(T) V) Column[T] {
 func number[T, V any](title string, value func(T) V) Column[T] {
 	c := column(title, value)
 	c.Number = true
+	return c
+}
+
+func wide[T any](c Column[T]) Column[T] {
+	c.Wide = true
 	return c
 }
 
@@ -120,6 +176,12 @@ func sorted[T any](by string, c Column[T]) Column[T] {
 
 // The columns of lists.
 var (
+	Capacity = []Column[*marchv1.Capacity]{
+		key(column("What", (*marchv1.Capacity).GetWhat)), column("Runs out", capacityEnd),
+		number("Used", func(c *marchv1.Capacity) any { return amount(c, c.GetUsed(), c.GetOf()) }),
+		number("Of", func(c *marchv1.Capacity) any { return amount(c, c.GetOf(), 0) }),
+		column("Note", (*marchv1.Capacity).GetNote),
+	}
 	Chains = []Column[*marchv1.Chain]{
 		key(column("Instance", func(c *marchv1.Chain) Instance {
 			return Instance{c.GetRoom(), c.GetInstance(), c.GetFailure()}
@@ -129,21 +191,13 @@ var (
 		number("Lasts", func(c *marchv1.Chain) Reserve { return Reserve{c.GetReserve(), c.GetPeak() > 0} }),
 		number("Step", (*marchv1.Chain).GetStep), number("Issued", (*marchv1.Chain).GetIssued),
 		number("Dropped", (*marchv1.Chain).GetDropped), number("Waits", (*marchv1.Chain).GetWaits),
-		number("Layout", func(c *marchv1.Chain) any {
-			if c.GetVersion() == 0 {
-				return nil
-			}
-			return c.GetVersion()
-		}),
+		number("Layout", func(c *marchv1.Chain) any { return given(c.GetVersion() > 0, c.GetVersion()) }),
 	}
 	Tags = []Column[*marchv1.TagSummary]{
 		sorted("name", key(column("Tag", func(t *marchv1.TagSummary) string { return t.GetTag().GetName() }))),
 		sorted("strict", column("Kind", func(t *marchv1.TagSummary) State { return tagKind(t.GetTag()) })),
 		sorted("rate", number("Peak IDs/s", func(t *marchv1.TagSummary) any {
-			if t.GetTag().GetTime() != nil {
-				return nil
-			}
-			return Rate(t.GetRate())
+			return given(t.GetTag().GetTime() == nil, Rate(t.GetRate()))
 		})),
 		sorted("next", column("Marks", func(t *marchv1.TagSummary) any {
 			if t.GetTag().GetTime() != nil {
@@ -177,6 +231,29 @@ var (
 		column("State", workerState),
 		column("From", (*marchv1.Worker).GetFrom), column("Until", (*marchv1.Worker).GetUntil),
 		number("Left", (*marchv1.Worker).GetLeft),
+	}
+	Instances = []Column[*marchv1.Instance]{
+		key(column("Instance", func(i *marchv1.Instance) Instance {
+			return Instance{Room: i.GetRoom(), Name: i.GetName()}
+		})),
+		column("State", InstanceState),
+		wide(number("IDs/s", func(i *marchv1.Instance) any { return given(i.Rate != nil, Rate(i.GetRate())) })),
+		wide(number("Held", func(i *marchv1.Instance) any {
+			return given(i.GetStatus() != nil, i.GetStatus().GetHeld())
+		})),
+		wide(number("Reserve", func(i *marchv1.Instance) *durationpb.Duration { return i.GetStatus().GetReserve() })),
+		wide(number("Hold", (*marchv1.Instance).GetHold)),
+		number("Layout", func(i *marchv1.Instance) any { return given(i.GetVersion() > 0, i.GetVersion()) }),
+		wide(number("etcd", func(i *marchv1.Instance) any {
+			if i.GetStatus().GetEtcdAwaySince() != nil {
+				return State{Word: "away", Plain: true}
+			}
+			return i.GetStatus().GetEtcdLatency()
+		})),
+		column("Started", (*marchv1.Instance).GetStarted),
+		column("Last seen", func(i *marchv1.Instance) Seen { return Seen{i.GetLastSeen(), i.GetSilentFor()} }),
+		column("Address", func(i *marchv1.Instance) Code { return Code(i.GetAddress()) }),
+		column("Version", func(i *marchv1.Instance) Code { return Code(i.GetBuild()) }),
 	}
 	Migrations = []Column[*marchv1.Migration]{
 		column("ID", (*marchv1.Migration).GetId), key(column("Started", (*marchv1.Migration).GetCreated)),
@@ -214,6 +291,58 @@ func workerState(w *marchv1.Worker) State {
 		s.Until, s.Ends = "free again at", w.GetFree()
 	}
 	return s
+}
+
+// InstanceState is whether an instance is up, and what keeps it from its work.
+func InstanceState(i *marchv1.Instance) (s State) {
+	switch status := i.GetStatus(); {
+	case i.GetUnreadable() != "":
+		s.Word = "unreadable"
+	case !i.GetAlive() && status == nil:
+		s.Word = "silent"
+	case !i.GetAlive():
+		s.Word = "no heartbeats"
+	case status == nil && i.GetUnknown():
+		s.Word = "unknown"
+	case status == nil:
+		s.Word = "no answer"
+	case status.GetNotReady() != "":
+		s.Word = "not ready"
+	default:
+		s.Word = "up"
+	}
+	if i.GetUnconfirmed() {
+		s.Also = append(s.Also, "unconfirmed")
+	}
+	if i.GetStatus().GetBarred() != nil {
+		s.Also = append(s.Also, "barred")
+	}
+	return s
+}
+
+// capacityEnd is when a capacity is used up.
+func capacityEnd(c *marchv1.Capacity) End {
+	switch {
+	case c.GetFull() != nil:
+		return End{At: c.GetFull()}
+	case c.GetKind() == marchv1.CapacityKind_CAPACITY_KIND_RESERVE:
+		return End{Why: "not while etcd answers"}
+	case c.GetMeasured() != nil && c.Growth == nil:
+		return End{Why: "not known yet"}
+	}
+	return End{Why: "not at the present rate"}
+}
+
+func amount(c *marchv1.Capacity, n, of int64) any {
+	return given(c.GetOf() > 0, Amount{n, of, c.GetKind() == marchv1.CapacityKind_CAPACITY_KIND_ETCD})
+}
+
+// given is a value that there may not be.
+func given(is bool, value any) any {
+	if !is {
+		return nil
+	}
+	return value
 }
 
 // MigrationState is the state of a migration, and whether it goes back.
