@@ -84,7 +84,8 @@ func DefaultConfig() Config {
 	return Config{
 		Settings:  serve.Settings{Drain: 10 * time.Second, Limits: serve.DefaultLimits()},
 		IdleAfter: 30 * time.Minute, ColdAfter: time.Minute, Hold: allocator.DefaultSettings().Reserve,
-		Admin: admin.DefaultConfig(), WorkerWindow: worker.DefaultPinnedWindow, MetricsTags: 1000, Rand: rand.Float64, MaxUnknownTags: 100,
+		Admin: admin.DefaultConfig(), WorkerWindow: worker.DefaultPinnedWindow, MetricsTags: 1000,
+		Rand: rand.Float64, MaxUnknownTags: 100,
 	}
 }
 

@@ -215,7 +215,8 @@ func (d *dev) serve(ctx context.Context, etcd *embedded.Server, names []allocato
 			logFormat: d.common.logFormat, stdout: io.Discard, stderr: d.common.stderr, within: &within{listen, begun}})
 		args = append(append(args, "--etcd", d.Ports.Address(portEtcdClient), "--audit-log", d.AuditLog),
 			d.tls.Servers(strings.Fields(what)[0])...)
-		lists := map[string][]string{"allowed-hosts": d.AllowedHosts, "opaque-key": d.OpaqueKeys} // they were read already
+		// These were read already.
+		lists := map[string][]string{"allowed-hosts": d.AllowedHosts, "opaque-key": d.OpaqueKeys}
 		group.Go(func() error {
 			cmd.SetContext(ctx)
 			if err := cmd.ParseFlags(args); err != nil {

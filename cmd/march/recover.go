@@ -154,7 +154,8 @@ guess: give a margin (--margin).`,
 	addSettings(cmd, &f.cluster)
 	c.outputFlag(cmd)
 	addFlags(cmd, &f)
-	addOptions(cmd, option{"console", &f.consoles, "consoles to ask what they saw of etcd, HOST:PORT, separated by commas"})
+	addOptions(cmd, option{"console", &f.consoles,
+		"consoles to ask what they saw of etcd, HOST:PORT, separated by commas"})
 	addSettings(cmd, &f.secure)
 	cmd.PersistentFlags().Lookup("token-file").Usage += " to instances that have a policy: an admin's"
 	return cmd
