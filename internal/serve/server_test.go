@@ -248,9 +248,8 @@ func TestStopsAtOnce(t *testing.T) {
 			go stop()
 		}
 		err := serve.Run(ctx, serve.Config{
-			Settings: serve.Settings{GRPC: g, HTTP: h, Drain: time.Second}, Health: health.NewServer(),
-			MaxRequest: 1000, Register: func(grpc.ServiceRegistrar) {},
-			Ready: func(context.Context) []serve.Check { return nil },
+			Settings: serve.Settings{GRPC: g, HTTP: h, Drain: time.Second}, Health: health.NewServer(), MaxRequest: 100,
+			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) []serve.Check { return nil },
 		})
 		stop()
 		if err != nil {
@@ -272,9 +271,8 @@ func TestListenerFails(t *testing.T) {
 		taken := map[string]net.Listener{"grpc": g, "http": h}[which]
 		_ = taken.Close()
 		err := serve.Run(bg, serve.Config{
-			Settings: serve.Settings{GRPC: g, HTTP: h, Drain: time.Second}, Health: health.NewServer(),
-			MaxRequest: 1000, Register: func(grpc.ServiceRegistrar) {},
-			Ready: func(context.Context) []serve.Check { return nil },
+			Settings: serve.Settings{GRPC: g, HTTP: h, Drain: time.Second}, Health: health.NewServer(), MaxRequest: 100,
+			Register: func(grpc.ServiceRegistrar) {}, Ready: func(context.Context) []serve.Check { return nil },
 		})
 		if !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s: got %v", which, err)
