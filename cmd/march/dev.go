@@ -172,7 +172,7 @@ func (d *dev) first(ctx context.Context, layout allocator.Layout) (stored record
 	slots map[allocator.Room]int, err error) {
 	cluster := clusterFlags{Endpoints: []string{d.Ports.Address(portEtcdClient)}, Cluster: "default",
 		AuditLog: d.AuditLog}
-	l, err := cluster.Open(ctx, watched{}, d.log)
+	l, err := cluster.Open(ctx, d.log)
 	if err != nil {
 		return stored, nil, nil, err
 	}

@@ -59,7 +59,7 @@ epoch.`,
 // withCluster calls use with a cluster's ledger. Its commands speak with etcd themselves, so that
 // they need no console: they are for times when servers may be down.
 func withCluster(cmd *cobra.Command, c *common, cluster *clusterFlags, use func(*ledger.Ledger) error) error {
-	l, err := cluster.Open(cmd.Context(), watched{}, c.logger(hclog.Error))
+	l, err := cluster.Open(cmd.Context(), c.logger(hclog.Error))
 	if err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ func (s *server) open(cmd *cobra.Command, room allocator.Room, instance string) 
 	if room != "" {
 		labels = prometheus.Labels{"room": string(room)}
 	}
-	watched, stop, err := s.Watch.Start(cmd.Context(), build(), "march-"+s.start.What, instance, labels, s.log)
+	stop, err := s.Watch.Start(cmd.Context(), s.start.Settings, "march-"+s.start.What, instance, labels, s.log)
 	if err != nil {
 		return err
 	}
@@ -76,17 +76,17 @@ func (s *server) open(cmd *cobra.Command, room allocator.Room, instance string) 
 			s.log.Warn("a secret is not private", "setting", setting.Name, "why", why)
 		}
 	}
-	s.start.Metrics, s.start.Tracer, s.stops = watched.Metrics, watched.Tracer, []func(){stop}
+	s.stops = []func(){stop}
 	if s.start.within == nil && !s.checkOnly {
 		s.stops = append(s.stops, s.rereadLevel(cmd, s.log, hclog.Info))
 		for _, name := range unknownVariables(cmd.Root()) {
 			s.log.Warn("there is no setting of this variable of the environment", "variable", name)
 		}
 	}
-	if s.ledger, err = s.Cluster.Ledger(watched, s.log); err != nil {
+	if s.ledger, err = s.Cluster.Ledger(s.start.Settings, s.log); err != nil {
 		return err
 	}
-	s.Policy.Room, s.Policy.Register, s.Policy.Logger = string(room), watched.Metrics.Register, s.log.Named("access")
+	s.Policy.Room, s.Policy.Register, s.Policy.Logger = string(room), s.start.Metrics.Register, s.log.Named("access")
 	s.Policy.Certificates = s.TLS.ClientCA != ""
 	if s.start.Access, err = access.New(s.Policy); err != nil {
 		return err

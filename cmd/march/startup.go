@@ -21,7 +21,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -290,8 +289,8 @@ func defaultCluster() clusterFlags {
 }
 
 // Open returns the cluster's ledger once etcd has answered.
-func (f *clusterFlags) Open(ctx context.Context, w watched, log hclog.Logger) (*ledger.Ledger, error) {
-	l, err := f.Ledger(w, log)
+func (f *clusterFlags) Open(ctx context.Context, log hclog.Logger) (*ledger.Ledger, error) {
+	l, err := f.Ledger(&serve.Settings{}, log)
 	if err != nil {
 		return nil, err
 	}
@@ -308,9 +307,9 @@ func (f *clusterFlags) Ping(ctx context.Context, l *ledger.Ledger) error {
 	return err
 }
 
-// Ledger returns the cluster's ledger; nothing has been asked of etcd.
-func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, error) {
-	cfg := store.EtcdConfig{Endpoints: f.Endpoints, Username: f.User, Logger: log, Tracer: w.Tracer}
+// Ledger returns the cluster's ledger, of a server with metrics and traces if it has any; nothing has been asked of etcd.
+func (f *clusterFlags) Ledger(of *serve.Settings, log hclog.Logger) (*ledger.Ledger, error) {
+	cfg := store.EtcdConfig{Endpoints: f.Endpoints, Username: f.User, Logger: log, Tracer: of.Tracer}
 	if f.PasswordFile != "" {
 		cfg.ReadPassword = passwordFile(f.PasswordFile)
 		if _, err := cfg.ReadPassword(); err != nil { // not only when it is first asked for
@@ -323,11 +322,11 @@ func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 	}
 	own := ledger.DefaultConfig()
 	own.Cluster, own.UUID, own.Etcdctl, own.EtcdUser = f.Cluster, f.UUID, f.etcdctl(), f.User
-	own.Logger, own.Tracer = log.Named("ledger"), w.Tracer
-	if w.Metrics != nil {
-		own.Observe = w.Metrics.Transaction
+	own.Logger, own.Tracer = log.Named("ledger"), of.Tracer
+	if of.Metrics != nil {
+		own.Observe = of.Metrics.Transaction
 	}
-	if own.Audited, err = openAuditLog(f.AuditLog, f.Cluster, w.Metrics, log); err != nil {
+	if own.Audited, err = openAuditLog(f.AuditLog, f.Cluster, of.Metrics, log); err != nil {
 		return nil, err
 	}
 	etcd, err := store.NewEtcd(cfg)
@@ -338,8 +337,8 @@ func (f *clusterFlags) Ledger(w watched, log hclog.Logger) (*ledger.Ledger, erro
 	if err != nil {
 		return nil, errors.Join(err, etcd.Close())
 	}
-	if w.Metrics != nil {
-		w.Metrics.Ledger(l)
+	if of.Metrics != nil {
+		of.Metrics.Ledger(l)
 	}
 	return l, nil
 }
@@ -422,28 +421,20 @@ func (f *clusterFlags) tls(log hclog.Logger) (func(host string) *tls.Config, err
 	return files.Client, nil
 }
 
-// watched has a server's metrics and traces; the zero value has none.
-type watched struct {
-	Metrics *serve.Metrics
-	Tracer  trace.TracerProvider
-}
-
 type watchFlags struct {
 	Traces string  `flag:"traces" check:"receiver" help:"where to send traces, as OTLP over gRPC: http://HOST:PORT, or https for TLS; empty for none"`
 	Ratio  float64 `flag:"traces-ratio" least:"0" most:"1" help:"the share of calls to trace, 0 to 1; a caller's own decision to trace wins"`
 }
 
-// Start returns a server's metrics and traces, and a function that sends the last
-// traces.
-func (f *watchFlags) Start(ctx context.Context, build, service, instance string, labels prometheus.Labels,
-	log hclog.Logger) (w watched, stop func(), err error) {
-	stop = func() {}
+// Start gives a server metrics and traces. The function that it returns sends the last traces.
+func (f *watchFlags) Start(ctx context.Context, of *serve.Settings, service, instance string, labels prometheus.Labels,
+	log hclog.Logger) (stop func(), err error) {
 	if err := setting.Check(f); err != nil {
-		return w, stop, err
+		return nil, err
 	}
-	w.Metrics = serve.NewMetrics(build, labels)
+	of.Metrics = serve.NewMetrics(build(), labels)
 	if f.Traces == "" {
-		return w, stop, nil
+		return func() {}, nil
 	}
 	// OpenTelemetry has one global handler for errors in the background.
 	var line throttle.Log
@@ -451,12 +442,12 @@ func (f *watchFlags) Start(ctx context.Context, build, service, instance string,
 		line.Log(time.Now(), log.Warn, "traces not sent: check --traces and its collector", "error", err)
 	}))
 	tracer, err := serve.NewTraces(ctx, serve.TracesConfig{URL: f.Traces, Ratio: f.Ratio, Service: service,
-		Instance: instance, Build: build})
+		Instance: instance, Build: build()})
 	if err != nil {
-		return w, stop, fmt.Errorf("traces: %w", err)
+		return nil, fmt.Errorf("traces: %w", err)
 	}
-	w.Tracer = tracer
-	return w, func() {
+	of.Tracer = tracer
+	return func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 		defer cancel()
 		if err := tracer.Shutdown(last); err != nil {

@@ -192,7 +192,7 @@ func TestStartWaitsForEtcd(t *testing.T) {
 		own := s.etcd.Certificate(t, "one", certs.Leaf{})
 		right := clusterFlags{Endpoints: s.flags.Endpoints, Cluster: "default", CA: s.etcd.CA(), Cert: own.Cert,
 			Key: own.Key}
-		l, err := right.Ledger(watched{}, hclog.NewNullLogger())
+		l, err := right.Ledger(&serve.Settings{}, hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -215,7 +215,7 @@ func TestStartWaitsForEtcd(t *testing.T) {
 func (s *startingRoom) check(breaks func(*startingRoom) (mend func()), waits, says string) {
 	mend := breaks(s)
 	log := hclog.New(&hclog.LoggerOptions{Output: &s.log})
-	l, err := s.flags.Ledger(watched{}, hclog.NewNullLogger())
+	l, err := s.flags.Ledger(&serve.Settings{}, hclog.NewNullLogger())
 	if err != nil {
 		s.Fatal(err)
 	}
