@@ -402,7 +402,7 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 // starve doubles the target, once per refill. The wait for the very first segment
 // is not starvation. The caller holds the lock.
 func (c *Chain) starve(now time.Time) {
-	if c.mu.refills > 0 && !c.mu.starved {
+	if c.mu.last >= 0 && !c.mu.starved {
 		c.mu.starved = true
 		c.mu.pace.starve(c.mu.settings, now)
 	}

@@ -61,6 +61,38 @@ func (c *Chain) Close() {
 	c.close()
 }
 
+// CloseKept is Close, and returns the segments that were held instead of dropping them: the next to be issued first.
+// An ID is taken by a caller or in them, and never both.
+func (c *Chain) CloseKept() (kept []Segment) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.mu.closed {
+		c.putBack()
+		kept, c.mu.tail, c.mu.tailHeld = c.mu.tail, nil, 0
+	}
+	c.close()
+	return kept
+}
+
+// Seed gives a chain that has leased nothing yet segments to begin with, each above the one before. IDs from the limit
+// on are dropped.
+func (c *Chain) Seed(segments []Segment) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, seg := range segments {
+		if c.mu.limit > 0 {
+			seg = seg.below(c.mu.limit)
+		}
+		if seg.Count > 0 && seg.First > c.mu.last {
+			c.mu.last = seg.Last()
+			c.hold(seg)
+		}
+	}
+}
+
+// Source returns what the chain leases from.
+func (c *Chain) Source() Source { return c.source }
+
 // CloseUnused closes the chain if no ID was issued for idleAfter, and reports
 // whether it did.
 func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
@@ -81,7 +113,7 @@ func (c *Chain) Cold(idleAfter time.Duration) bool {
 	if s := c.mu.settings; s.Prescale > 0 && c.now().Before(s.PrescaleUntil) {
 		return false
 	}
-	return c.unused() >= idleAfter || c.mu.refills == 0 && c.mu.wanted == 0
+	return c.unused() >= idleAfter || c.mu.last < 0 && c.mu.wanted == 0
 }
 
 // unused returns how long no ID was issued. The caller holds the lock.

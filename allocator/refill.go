@@ -22,18 +22,24 @@ type Source interface {
 	Lease(ctx context.Context, n int64) (Segment, error)
 }
 
-// Run refills until ctx ends, then waits for the leases under way and lets
+// Run refills until ctx ends, then waits for the leases under way, which get some time to end (Finish), and lets
 // every waiting caller go. It returns nil. It may run once.
 func (r *Refiller) Run(ctx context.Context) error {
 	var leases sync.WaitGroup
 	defer r.end()
-	defer leases.Wait()
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		late := time.AfterFunc(r.cfg.Finish, cancel)
+		leases.Wait()
+		late.Stop()
+		cancel()
+	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		c, pause := r.pop()
 		if c != nil {
-			leases.Go(func() { r.refill(ctx, c) })
+			leases.Go(func() { r.refill(work, c) })
 			continue
 		}
 		var after <-chan time.Time
@@ -172,7 +178,7 @@ func (c *Chain) need(now time.Time) int64 {
 // requestIfNeeded queues the chain for a refill. The caller holds the lock.
 func (c *Chain) requestIfNeeded(now time.Time) {
 	switch {
-	case c.mu.wanted == 0 && (c.mu.refills == 0 || c.mu.asleep):
+	case c.mu.wanted == 0 && (c.mu.last < 0 || c.mu.asleep):
 		return // no caller has used the chain yet, or not for long
 	case c.failing(now) != nil, c.need(now) == 0:
 		return

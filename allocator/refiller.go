@@ -21,6 +21,9 @@ type RefillerConfig struct {
 	// Patience is how long the store may be away before callers of an empty chain
 	// get an error instead of waiting. Default 1 s.
 	Patience time.Duration
+	// Finish is how long leases under way may take once Run is to end: an answer that no one waits for is a gap.
+	// Default 0.
+	Finish time.Duration
 	// Now is the clock. It must be set.
 	Now func() time.Time
 	// Rand returns numbers in [0, 1) for jitter. It must be set, and be safe

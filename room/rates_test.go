@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
@@ -60,6 +61,8 @@ func TestARestartLeasesSecondsOfTheLastRate(t *testing.T) {
 		c.tag(nil, "order", "idle")
 		dir := t.TempDir()
 		start := func() *instance {
+			// Without what the process before kept: as after a crash.
+			c.Corrupt(store.Op{Delete: "/march/default/kept/a/a1"})
 			return c.start("a", "a1", func(cfg *room.Config) { cfg.Journal = dir })
 		}
 		const rate = 3000

@@ -83,6 +83,7 @@ func New(cfg Config) (*Server, error) {
 	cfg.Logger = cfg.Logger.With("room", cfg.Room, "instance", cfg.Name)
 	refilling := allocator.DefaultRefillerConfig(time.Now, cfg.Rand)
 	refilling.Timeout = ledger.LongestWork // the ledger bounds each try
+	refilling.Finish = cfg.Ledger.Patience()
 	refiller, err := allocator.NewRefiller(refilling)
 	if err != nil {
 		return nil, err
@@ -156,6 +157,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.instance.OnOrphan(s.orphaned)
 	s.instance.OnDrop(s.drop)
 	s.instance.OnLostWorkers(s.windows.DropLost)
+	s.takeKept(ctx)
 	served := s.instance.Version()
 	if record, _ := s.ledger.Layout(); record.Layout.Version == served {
 		part := record.Layout.Part(s.cfg.Room)
@@ -229,9 +231,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.windows.Close(leaving); err != nil {
 		s.log.Info("a worker was not given back: its window ends by itself", "error", err)
 	}
+	kept, dropped := s.tags.keepIDs(leaving)
 	left := s.instance.Leave(leaving)
-	held := s.tags.dropIDs()
-	s.log.Info("stopped", "ids_held_and_dropped", held)
+	s.log.Info("stopped", "ids_kept", kept, "ids_held_and_dropped", dropped)
 	if left != nil && err == nil {
 		s.log.Warn("could not deregister: the instance stays listed until it starts again or is forgotten",
 			"error", left)

@@ -256,6 +256,7 @@ func (m *tags) put(l *load, tag issuer) bool {
 	if old != nil {
 		old.Close()
 	}
+	m.seed(tag)
 	m.set(l.name, tag)
 	m.mu.Unlock()
 	if old != nil {

@@ -24,6 +24,7 @@
 //	marks/<room>/<tag>           what a room leased of a tag: the next ID not yet leased, and the latest 8 eras
 //	rooms/<room>/<instance>      an instance's registration
 //	alive/<room>/<instance>      its heartbeat: a plain key, see presence.go
+//	kept/<room>/<instance>       the token of what a process kept that stopped in good order, see kept.go
 //	windows/<room>/<bits>/<number>  a room's window of a worker of time-ordered IDs, see package worker
 //	clients/<room>/<bits>/<number>  a room's client of a machine ID of CosId, see package machine
 //	workers/, machines/          the same of all rooms, as they were written before formats 2
@@ -150,6 +151,8 @@
 //  9. Where journals are required (ClusterSettings), an instance that starts without
 //     its journal leases nothing before an operator has confirmed its marks
 //     (unconfirmed.go).
+//  10. A process that stops in good order keeps what it did not issue, and the next one of its
+//     name takes it, once (kept.go).
 //
 // IDs between a room's eras of two epochs may have been leased and then forgotten.
 //
@@ -173,5 +176,5 @@
 //  4. How it goes back in time with etcd: restore.go.
 //  5. The state under which leasing is allowed, and its end: leasable.go.
 //  6. The life of an instance, joining and leaving: instance.go.
-//  7. Leases: claim.go, lease.go of IDs, window.go of workers.
+//  7. Leases: claim.go, lease.go of IDs, kept.go of what the process before kept, window.go of workers.
 package ledger

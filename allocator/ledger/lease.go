@@ -23,6 +23,7 @@ type tagSource struct {
 
 	known       bool  // the fields below are as last read or written
 	tagRevision int64 // of the tag's key
+	life        int64 // when the tag was created, in Unix ms
 	terms       record.Terms
 	mark        record.Mark
 	revision    int64   // of the mark's key; 0 if there is none yet
@@ -280,7 +281,7 @@ func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
 	if was := s.tagRevision; was != 0 && was != tag[0].ModRevision && i.changed != nil {
 		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})
 	}
-	s.tagRevision = tag[0].ModRevision
+	s.tagRevision, s.life = tag[0].ModRevision, t.Created.UnixMilli()
 	s.terms = t.Terms()
 	s.mark, s.revision, s.raw = record.Mark{}, 0, nil
 	if len(mark) > 0 {

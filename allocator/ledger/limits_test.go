@@ -44,8 +44,8 @@ func TestKeysInLimitsDoc(t *testing.T) {
 		"oldest/": "one for each ring of the audit, `audit` and `refusals`", "clients/": machines,
 		"tags/": fillTags(t), "marks/": fillMarks(t),
 		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "windows/": fillWorkers(t),
-		"consoles/": fillConsoles(t),
-		"workers/":  "as many as there were before formats 2", "machines/": "as many as there were before formats 2",
+		"consoles/": fillConsoles(t), "kept/": fillTokens(t),
+		"workers/": "as many as there were before formats 2", "machines/": "as many as there were before formats 2",
 	}
 	for _, key := range keys.Known() {
 		kind := strings.TrimPrefix(key, prefix)
@@ -73,6 +73,37 @@ func (c *cluster) count(kind string) int { return len(c.Mem.Keys(prefix + kind))
 
 // latest is a bound in words.
 func latest(n int) string { return "the latest " + thousands(n) }
+
+func fillTokens(t *testing.T) string {
+	t.Helper()
+	c, dir := newCluster(t, "100 a=0-50 b=50-100"), t.TempDir()
+	for n := range record.MaxTokens + 10 {
+		p := c.process()
+		var err error
+		if p.Instance, err = p.Ledger.Join(bg, ledger.Registration{Room: "a", Name: allocator.Instance(fmt.Sprint(n)),
+			Journal: dir}); err != nil {
+			t.Fatal(err)
+		}
+		source, _, err := p.Source(bg, "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		seg, err := source.Lease(bg, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Keep(bg, []ledger.Rest{{Source: source, Segments: []allocator.Segment{seg}}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(p.Leave(bg), p.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := c.count("kept/"); n != record.MaxTokens {
+		t.Errorf("%d tokens, want %d", n, record.MaxTokens)
+	}
+	return latest(record.MaxTokens) + " of a room"
+}
 
 func fillConsoles(t *testing.T) string {
 	t.Helper()

@@ -37,6 +37,7 @@ type memory struct {
 		marks       ownMarks
 		steps       map[allocator.Tag]int64 // by how much the process before raised marks with a lease; see TakeStep
 		windows     ownWindows
+		kept        keeping
 		sequence    int64                 // grows with each change of marks
 		seen        []record.SeenInstance // the oldest first
 		seenUnder   string                // the last epoch that seen is of
@@ -339,6 +340,9 @@ func (m *memory) load(s journal.State, was record.Memory) {
 		m.mu.windows.set(lease.WorkerID, ownWindow{worker: lease.Worker})
 	}
 	m.mu.seen, m.mu.seenUnder, m.mu.epochs, m.mu.leaser = was.Seen, s.SeenUnder, was.Epochs, s.Leaser
+	if s.Kept != nil {
+		m.mu.kept.before = journal.Kept{Nonce: s.Kept.Nonce, Segments: slices.Clone(s.Kept.Segments)}
+	}
 	m.incarnations = slices.Concat(was.Incarnations, m.incarnations)
 	m.mu.unconfirmed = s.Unconfirmed || len(was.Incarnations) == 0
 }
@@ -605,6 +609,7 @@ func (m *memory) goesOn(own ownWindow) bool {
 // dropHeld drops all held segments and workers.
 func (m *memory) dropHeld(why string) {
 	m.with(func() {
+		m.mu.kept = keeping{}
 		for id, own := range m.mu.windows {
 			own.held = false
 			m.mu.windows[id] = own
@@ -613,6 +618,34 @@ func (m *memory) dropHeld(why string) {
 	if m.drop != nil {
 		m.drop(why)
 	}
+}
+
+// keeping is what an instance keeps, or holds from the process before. It is guarded by the memory's lock.
+type keeping struct {
+	before journal.Kept                            // what the journal keeps, until TakeKept
+	held   map[allocator.Tag][]journal.KeptSegment // that this process took, and of which no chain was made yet
+	token  string                                  // the hash of what this process kept, empty for nothing
+	oldest []store.Op                              // deletions of the tokens for which this one leaves no room
+}
+
+// token returns what a stop under a state writes beside `leaving`.
+func (m *memory) token(s *State) (ops []store.Op) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.mu.kept.token == "" || s.epoch == "" {
+		return nil
+	}
+	token := record.Token{Epoch: s.epoch, Hash: m.mu.kept.token}
+	return append(slices.Clone(m.mu.kept.oldest),
+		store.OpPut(m.ledger.keys.Token(m.room, m.name), record.Encode(&token)))
+}
+
+// dropToken forgets the token, and reports whether there was one.
+func (m *memory) dropToken() (was bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	was, m.mu.kept.token = m.mu.kept.token != "", ""
+	return was
 }
 
 // leasedWorkers returns the workers that are remembered, by width and number. The caller

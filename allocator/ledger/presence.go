@@ -577,7 +577,7 @@ func (p *presence) leave(ctx context.Context, state *State, covers []string) (do
 		leaving = record.Encode(&value)
 		txn.If = []store.Cond{store.Unchanged(registration), store.HasValue(l.keys.Epoch(), state.raw),
 			{Key: beat.Key, ModRevision: beat.ModRevision, Value: beat.Value}}
-		txn.Then = []store.Op{store.OpPut(registration.Key, leaving)}
+		txn.Then = append([]store.Op{store.OpPut(registration.Key, leaving)}, p.memory.token(state)...)
 	}
 	answer, err := l.Try(ctx, txn)
 	switch {

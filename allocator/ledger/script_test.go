@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -116,6 +117,7 @@ type script struct {
 		commands []string
 	}
 	said     []string          // by commands meanwhile
+	ofStart  args              // the fate of a transaction of the next process
 	spoilt   map[string][]byte // values before the first put or drop
 	clock    *wall             // of the cluster
 	began    time.Time         // what it showed at first
@@ -142,7 +144,8 @@ type scripted struct {
 	taken    map[string]*worker.Worker
 	machines *machine.Machines
 	watches  bool
-	notes    []string // what the process reported since the last command
+	rests    map[allocator.Tag]*ledger.Rest // what it holds
+	notes    []string                       // what the process reported since the last command
 }
 
 func (s *script) end() {
@@ -253,7 +256,8 @@ func (s *script) start(a args) (string, error) {
 		delete(s.live, handle)
 	}
 	s.lives[handle]++
-	p := &scripted{process: s.c.process(), handle: handle, began: s.clock.Time, taken: map[string]*worker.Worker{}}
+	p := &scripted{process: s.c.process(), handle: handle, began: s.clock.Time, taken: map[string]*worker.Worker{},
+		rests: map[allocator.Tag]*ledger.Rest{}}
 	if ahead := a.value("ahead"); ahead != "" {
 		p.ahead = duration(ahead)
 	}
@@ -264,8 +268,12 @@ func (s *script) start(a args) (string, error) {
 		p.pinned = duration(window)
 	}
 	var etcd store.Store = registrations{p.Conn, s}
-	if a.has("role") {
-		etcd = ledgertest.WithRole(etcd, record.Keys(prefix).RoomRole(allocator.Room(room), false))
+	if a.has("role") || a.has("old-role") {
+		role := record.Keys(prefix).RoomRole(allocator.Room(room), false)
+		role.Rights = slices.DeleteFunc(role.Rights, func(r store.Right) bool {
+			return a.has("old-role") && strings.HasPrefix(r.Key, prefix+"kept/")
+		})
+		etcd = ledgertest.WithRole(etcd, role)
 	}
 	p.Ledger = ledgertest.Open(s.t, etcd, func(cfg *ledger.Config) {
 		cfg.Now = func() time.Time { return s.clock.Add(p.ahead) }
@@ -281,12 +289,94 @@ func (s *script) start(a args) (string, error) {
 	if p.Instance, err = p.Ledger.Join(bg, r); err != nil {
 		return "", err
 	}
-	p.OnDrop(func(why string) { p.notes = append(p.notes, "drops all: "+why) })
+	p.OnDrop(func(why string) { p.notes, p.rests = append(p.notes, "drops all: "+why), nil })
 	p.OnOrphan(func(o ledger.Orphan) {
 		p.notes = append(p.notes, fmt.Sprintf("alarm: IDs of %s from %d to %d", o.Tag, o.Began, o.Below-1))
 	})
 	s.live[handle], s.names[p.Incarnation()] = p, fmt.Sprintf("%s.%d", handle, s.lives[handle])
+	if fate := s.ofStart; fate != nil {
+		s.ofStart = nil
+		if _, err := s.fate(p, fate); err != nil {
+			return "", err
+		}
+	}
+	if ids := p.TakeKept(bg); ids > 0 {
+		return fmt.Sprintf("it takes %d IDs", ids), nil
+	}
 	return "", nil
+}
+
+// rest returns what a process holds of a tag.
+func (p *scripted) rest(tag allocator.Tag) (*ledger.Rest, error) {
+	if rest := p.rests[tag]; rest != nil {
+		return rest, nil
+	}
+	source, _, err := p.Source(bg, tag)
+	if err != nil {
+		return nil, err
+	}
+	if p.rests == nil {
+		p.rests = map[allocator.Tag]*ledger.Rest{}
+	}
+	p.rests[tag] = &ledger.Rest{Source: source, Segments: p.Kept(source)}
+	return p.rests[tag], nil
+}
+
+// hold leases IDs, of which none is issued yet.
+func (s *script) hold(p *scripted, a args) (string, error) {
+	rest, err := p.rest(a.tag(1))
+	if err != nil {
+		return "", err
+	}
+	seg, err := rest.Source.Lease(bg, number(a[0]))
+	if err != nil {
+		return "", err
+	}
+	rest.Segments = append(rest.Segments, seg)
+	return fmt.Sprintf("%d to %d", seg.First, seg.Last()), nil
+}
+
+// issue issues IDs that a process holds.
+func (s *script) issue(p *scripted, a args) (string, error) {
+	rest, err := p.rest(a.tag(1))
+	if err != nil {
+		return "", err
+	}
+	var out []string
+	for n := number(a[0]); n > 0 && len(rest.Segments) > 0; {
+		var now allocator.Segment
+		if now, rest.Segments[0] = rest.Segments[0].Split(n); rest.Segments[0].Count == 0 {
+			rest.Segments = rest.Segments[1:]
+		}
+		n -= now.Count
+		s.c.Issued.Add(a.tag(1), p.Room(), now)
+		out = append(out, fmt.Sprintf("%d to %d", now.First, now.Last()))
+	}
+	if len(out) == 0 {
+		return "it holds none", nil
+	}
+	return strings.Join(out, ", "), nil
+}
+
+// leave stops a process in good order.
+func (s *script) leave(p *scripted, _ args) (string, error) {
+	var rests []ledger.Rest
+	for _, tag := range slices.Sorted(maps.Keys(p.rests)) {
+		rests = append(rests, *p.rests[tag])
+	}
+	kept, err := p.Keep(bg, rests)
+	if err != nil {
+		return "", err
+	}
+	p.rests = nil
+	if err := p.Leave(bg); err != nil {
+		return "", err
+	}
+	delete(s.live, p.handle)
+	if err := p.Close(); err != nil || kept == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("it keeps %d IDs", kept), nil
 }
 
 // on returns a command to the process that its first word names.

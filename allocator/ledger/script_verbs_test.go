@@ -32,20 +32,17 @@ var verbs []verb
 func init() {
 	verbs = []verb{
 		{"cluster [formats=N] LAYOUT", "a new cluster, with the tag t", nil},
-		{"start ROOM/NAME [journal[=DIR]] [role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] [as=HANDLE]",
-			"a process; the one before of its handle ends. role: its etcd user writes its own room's keys only",
+		{"start ROOM/NAME [journal[=DIR]] [role] [old-role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] [as=HANDLE]",
+			"a process; the one before of its handle ends. role: its etcd user writes its own room's keys only; " +
+				"old-role: and no tokens",
 			(*script).start},
 		{"crash P", "the process ends", on(func(s *script, p *scripted, _ args) (string, error) {
 			delete(s.live, p.handle)
 			return "", p.Close()
 		})},
-		{"leave P", "it stops in good order", on(func(s *script, p *scripted, _ args) (string, error) {
-			if err := p.Leave(bg); err != nil {
-				return "", err
-			}
-			delete(s.live, p.handle)
-			return "", p.Close()
-		})},
+		{"leave P", "it stops in good order, and keeps what it holds", on((*script).leave)},
+		{"hold P N [TAG]", "leases N IDs, and issues none of them yet", on((*script).hold)},
+		{"issue P N [TAG]", "issues N of the IDs that it holds", on((*script).issue)},
 		{"lease P N [TAG]", "leases N IDs of t, or of another tag",
 			on(func(_ *script, p *scripted, a args) (string, error) {
 				seg, err := p.TryLease(a[1:].tag(0), number(a[0]))
@@ -131,6 +128,8 @@ func init() {
 			on(func(_ *script, p *scripted, _ args) (string, error) { p.Ledger.Uncheck(); return "", nil })},
 		{"fate P FATE KEY [N]", "of the next transaction that puts a key with that beginning, or deletes one",
 			on((*script).fate)},
+		{"fate-of-start FATE KEY [N]", "of that of the next process that starts, once it has registered",
+			func(s *script, a args) (string, error) { s.ofStart = a; return "", nil }},
 		{"take P W BITS [pin=N] [tick=TIME] [age=TIME] [longest=TIME] [caller]", "takes a worker, W from then on",
 			on((*script).take)},
 		{"renew P W", "renews a worker", on(func(s *script, p *scripted, a args) (string, error) {

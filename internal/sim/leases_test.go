@@ -117,7 +117,8 @@ type asked struct {
 	lease  lease
 	leases bool
 	window window
-	takes  bool // takes a window
+	takes  bool   // takes a window
+	token  string // of what another process kept, which it takes; empty for none
 	epoch  string
 	shown  int64  // the highest revision under that epoch when it was sent
 	pinned uint64 // the etcd cluster that the cluster lived in when the transaction was done
@@ -127,6 +128,7 @@ func (l *link) asks(txn store.Txn) *asked {
 	a := &asked{txn: txn, epoch: epochOf(txn)}
 	a.lease, a.leases = l.leaseOf(txn)
 	a.window, a.takes = l.windowOf(txn)
+	a.token = tokenOf(txn)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a.shown = l.mu.shown[a.epoch].until()
@@ -135,7 +137,7 @@ func (l *link) asks(txn store.Txn) *asked {
 
 // done notes in which etcd cluster the transaction was done.
 func (a *asked) done(w *world) {
-	if a.leases || a.takes {
+	if a.leases || a.takes || a.token != "" {
 		a.pinned = w.pinned()
 	}
 }
@@ -144,12 +146,19 @@ func (a *asked) done(w *world) {
 // succeeded, and the answer came from the pinned etcd cluster at a revision above all that the
 // process had been shown. Otherwise it is leased and lost, and none of its IDs may be issued.
 func (l *link) answered(a *asked, answer store.Answer, err error) {
+	lost := l.notes(a, answer, err)
+	if a.token != "" && lost == "" {
+		l.inherits(a.token)
+	}
+}
+
+// notes notes the answer, and returns why it does not count; empty if it does.
+func (l *link) notes(a *asked, answer store.Answer, err error) (lost string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil {
 		l.mu.lives.learn(a.txn, answer)
 	}
-	lost := ""
 	switch {
 	case err != nil:
 		lost = "no answer came"
@@ -173,6 +182,7 @@ func (l *link) answered(a *asked, answer store.Answer, err error) {
 	if err == nil && answer.Succeeded && a.epoch != "" && answer.ClusterID == home {
 		l.mu.shown[a.epoch] = l.mu.shown[a.epoch].show(answer.Revision)
 	}
+	return lost
 }
 
 // leasesOf returns the leases of a tag.
@@ -185,6 +195,9 @@ func (l *link) leasesOf(tag allocator.Tag) []lease {
 // leasesWith returns the leases with an ID of a tag. Only one of them counts: a process whose
 // knowledge has not changed asks for the same IDs again.
 func (l *link) leasesWith(tag allocator.Tag, id int64) (all []lease) {
+	if before := l.before(); before != nil {
+		all = before.leasesWith(tag, id)
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, have := range l.mu.leases {

@@ -50,6 +50,7 @@ type link struct {
 		denied  []denied
 		lives   lives
 		left    time.Time // when etcd had it that the process left in good order
+		from    *link     // of the process that kept what this one took, nil for none
 
 		paused      time.Time // the process does nothing before
 		windows     []window  // of workers, in the order of their answers
@@ -189,6 +190,7 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	d := l.toss(what)
 	fate := l.w.fate(d, txn)
 	l.reports(txn)
+	l.keeps(txn)
 	if ledgertest.Writes(txn) {
 		l.wrote.Store(true)
 	}

@@ -85,6 +85,7 @@ type world struct {
 		unreadable map[string]bool                 // whole keys that it wrote in a format of its own
 		without    *leftOut                        // the instance that the next recover goes on without, nil for none
 		denied     map[allocator.Room]bool         // rooms whose instances have users with roles in etcd
+		tokens     map[string]*link                // of the processes that kept IDs
 		latest     map[string]time.Time            // when an instance, by tag and name, last issued an ID
 
 		ticks     map[allocator.Tag]map[int64]timedID // time-ordered IDs that were issued
@@ -134,7 +135,7 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	w.mu.denied, w.mu.waived = make(map[allocator.Room]bool), make(map[record.InstanceID]bool)
 	w.mu.newer, w.mu.unreadable = make(map[string]bool), make(map[string]bool)
 	w.mu.issued = make(map[allocator.Tag]map[int64]int)
-	w.mu.machines = make(map[int64]tenure)
+	w.mu.machines, w.mu.tokens = make(map[int64]tenure), make(map[string]*link)
 	w.mu.ticks = make(map[allocator.Tag]map[int64]timedID)
 	w.mem = ledgertest.NewFake(w)
 	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]

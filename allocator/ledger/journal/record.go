@@ -2,6 +2,7 @@ package journal
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,6 +43,7 @@ type Record struct {
 	Windows     []Window `json:"windows,omitempty"`
 	NotBefore   int64    `json:"not_before,string,omitempty"` // the latest of any epoch
 	Formats     int      `json:"formats,omitempty"`           // that are turned on; absent means 1, as older programs know
+	Kept        *Kept    `json:"kept,omitempty"`
 }
 
 // Mark is the least ID of a tag that may not be leased yet.
@@ -63,6 +65,43 @@ type Window struct {
 	Clock       int64  `json:"clock,string"`
 }
 
+// Kept is what a process that stopped in good order did not issue: the next process of its name may. Records with one
+// nonce are parts of it, in their order. It is written under formats 2 only.
+type Kept struct {
+	Nonce    string        `json:"nonce"` // random; empty where nothing is kept any more
+	Segments []KeptSegment `json:"segments,omitempty"`
+}
+
+// KeptSegment is an allocator.Segment of a tag.
+type KeptSegment struct {
+	Tag      allocator.Tag `json:"tag"`
+	Life     int64         `json:"life,string"` // when the tag was created, in Unix ms
+	Version  int64         `json:"version,string"`
+	Boundary int64         `json:"boundary,string"`
+	Lower    int64         `json:"lower,string"`
+	Upper    int64         `json:"upper,string"`
+	First    int64         `json:"first,string"`
+	Count    int64         `json:"count,string"`
+}
+
+// Parts yields k in parts of which each fits into a record.
+func (k Kept) Parts(yield func(Record) bool) {
+	for part := range slices.Chunk(k.Segments, inRecord) {
+		if !yield(Record{Kept: &Kept{Nonce: k.Nonce, Segments: part}}) {
+			return
+		}
+	}
+}
+
+// Hash returns the hash of k, in hexadecimal digits.
+func (k Kept) Hash() string {
+	text, err := json.Marshal(k)
+	if err != nil {
+		panic("journal: what is kept cannot be encoded: " + err.Error()) // plain structs: a defect in this file
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
+}
+
 // State is all records of a journal together.
 type State struct {
 	Record // Marks and Windows are empty; Epoch is the last one, Revision the highest under it
@@ -78,6 +117,9 @@ type State struct {
 
 // MaxWindows bounds the windows of a state. Those that end last are kept.
 const MaxWindows = 10_000
+
+// inRecord is how many marks, windows or kept segments are written in one record at most.
+const inRecord = 1000
 
 // most bounds each list of a state; the oldest entries go.
 const most = 1000
@@ -128,9 +170,24 @@ func (s *State) add(r Record) {
 	}
 	s.NotBefore = max(s.NotBefore, r.NotBefore)
 	s.Formats = max(s.Formats, r.Formats)
+	s.keep(r.Kept)
 	for _, w := range r.Windows {
 		s.window(w)
 	}
+}
+
+// keep adds a part of what is kept, or ends all that was kept before.
+func (s *State) keep(part *Kept) {
+	switch {
+	case part == nil:
+		return
+	case part.Nonce == "":
+		s.Kept = nil
+		return
+	case s.Kept == nil || s.Kept.Nonce != part.Nonce:
+		s.Kept = &Kept{Nonce: part.Nonce}
+	}
+	s.Kept.Segments = append(s.Kept.Segments, part.Segments...)
 }
 
 // window adds a window, and replaces the worker's previous one: a clean stop ends a window
@@ -165,8 +222,8 @@ func union[T comparable](a, b []T) []T {
 // records yields the state as records, the first one with the format. The processes since the
 // leaser come after the leases: see State.Leaser.
 func (s *State) records(yield func(Record) bool) {
-	const marks = 1000 // in one record
 	head := s.Record
+	head.Kept = nil
 	var since []string
 	if s.Leaser != "" {
 		leased := slices.Index(s.Incarnations, s.Leaser) + 1
@@ -177,7 +234,7 @@ func (s *State) records(yield func(Record) bool) {
 	}
 	var part []Mark
 	for _, mark := range s.Marks {
-		if part = append(part, mark); len(part) == marks {
+		if part = append(part, mark); len(part) == inRecord {
 			if !yield(Record{Marks: part}) {
 				return
 			}
@@ -188,9 +245,16 @@ func (s *State) records(yield func(Record) bool) {
 		return
 	}
 	windows := slices.Collect(maps.Values(s.Windows))
-	for chunk := range slices.Chunk(windows, marks) {
+	for chunk := range slices.Chunk(windows, inRecord) {
 		if !yield(Record{Windows: chunk}) {
 			return
+		}
+	}
+	if s.Kept != nil {
+		for part := range s.Kept.Parts {
+			if !yield(part) {
+				return
+			}
 		}
 	}
 	if len(since) > 0 {

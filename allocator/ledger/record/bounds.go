@@ -12,6 +12,8 @@ const (
 	MaxLayouts    = 1_000
 	MaxMigrations = 1_000
 	MaxAudits     = 100_000
+	// MaxTokens bounds the tokens of a room, the latest ones.
+	MaxTokens = 1_000
 	// MaxConsoles bounds the processes of consoles, the latest ones.
 	MaxConsoles = 100
 	// AuditSlack is how many audit entries a process writes before it counts them

@@ -183,6 +183,20 @@ type Heartbeat struct {
 	Nonce       string    `json:"nonce"`          // new in each, so that a process recognizes its own
 }
 
+// Token lets the next process of an instance's name go on with what the process before it kept.
+type Token struct {
+	Epoch string `json:"epoch"` // under which it was written: in another one it is void
+	Hash  string `json:"hash"`  // of what was kept
+}
+
+// Validate checks that nothing is missing.
+func (t *Token) Validate() error {
+	if t.Epoch == "" || t.Hash == "" {
+		return allocator.Errorf(allocator.Internal, "a token without an epoch or a hash")
+	}
+	return nil
+}
+
 // Console says where a process of a console is asked for its mirror.
 type Console struct {
 	kept

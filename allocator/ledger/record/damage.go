@@ -67,6 +67,8 @@ var damages = map[string]Damage{
 		"forget the instance, which then registers again", forgetIt},
 	"alive": {"nothing; instance {room}/{instance} writes it again, if it runs", "if it stays, forget the instance",
 		forgetIt},
+	"kept": {"nothing; what the process before of instance {room}/{instance} kept is a gap",
+		"leave it: the next process that stops in good order writes it again", ""},
 	"consoles": {"nothing; `march recover` asks this console only if it is named (--console)",
 		"delete the key: a console that runs writes it again", ""},
 	"windows": damagedWorker, "workers": damagedWorker,

@@ -58,6 +58,7 @@ type Entry struct {
 	Tombstone    *Tag    // a deleted one
 	Mark         *Mark
 	Registration *Instance
+	Token        *Token
 	Lease        *Lease // a worker
 	Migration    *Migration
 }
@@ -87,6 +88,8 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 		e.Mark = &v
 	case Instance:
 		e.Registration = &v
+	case Token:
+		e.Token = &v
 	case Worker:
 		e.Lease = &Lease{WorkerID: key.Worker, Worker: v}
 	case Migration:

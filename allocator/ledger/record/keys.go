@@ -101,6 +101,14 @@ func (k Keys) Alive(room allocator.Room, name allocator.Instance) string {
 	return k.Heartbeats(room) + string(name)
 }
 
+// Tokens is the prefix of a room's tokens of what its instances kept, or of all if room is empty.
+func (k Keys) Tokens(room allocator.Room) string { return k.ofRoom("kept", room) }
+
+// Token names the key of the token of what a process of an instance kept.
+func (k Keys) Token(room allocator.Room, name allocator.Instance) string {
+	return k.Tokens(room) + string(name)
+}
+
 // Consoles is the prefix of the processes of consoles that `march recover` asks for their mirrors.
 func (k Keys) Consoles() string { return string(k) + "consoles/" }
 

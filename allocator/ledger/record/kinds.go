@@ -36,6 +36,7 @@ var kinds = []kind{
 	{name: "rooms", parts: []part{ofRoom, ofInstance}, read: readInstance, byRoom: true, byConsole: true},
 	{name: "alive", parts: []part{ofRoom, ofInstance}, read: reads[Heartbeat], byRoom: true, byConsole: true,
 		passes: true},
+	{name: "kept", parts: []part{ofRoom, ofInstance}, read: reads[Token], byRoom: true},
 	{name: "consoles", parts: []part{ofULID}, read: reads[Console], byConsole: true, passes: true},
 	{name: "windows", parts: []part{ofRoom, ofWidth, ofNumber}, read: readWindow, byRoom: true, kept: true},
 	{name: "clients", parts: []part{ofRoom, ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true},
@@ -90,8 +91,8 @@ func (e *KeyError) Tag() allocator.Tag {
 }
 
 // Read decodes a key and its value, of any kind: an Identity, Epoch, Layout, Answered, Beat,
-// ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat, Console, Worker, Machine, Migration
-// or AuditEntry. Its error is a KeyError.
+// ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat, Token, Console, Worker, Machine,
+// Migration or AuditEntry. Its error is a KeyError.
 func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
 	p, err := k.Parse(kv.Key)
 	if err != nil {

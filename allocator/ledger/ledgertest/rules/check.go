@@ -35,6 +35,8 @@ func (t *transaction) check(w Write) {
 		t.mark(w)
 	case "workers", "windows":
 		t.worker(w)
+	case "kept":
+		t.token(w)
 	case "layout":
 		t.layout(w, there)
 	case "layouts":
@@ -54,6 +56,18 @@ func (t *transaction) check(w Write) {
 		if there {
 			t.breaks("kept key rewritten", "%s", w.Key)
 		}
+	}
+}
+
+// token checks that a token comes with the end of its process, and is of the epoch in force.
+func (t *transaction) token(w Write) {
+	if epoch := t.Epoch(); w.Token.Epoch != epoch.Epoch {
+		t.breaks("token", "%s is of epoch %s, but %s is in force", w.Key, w.Token.Epoch, epoch.Epoch)
+	}
+	if !slices.ContainsFunc(t.writes, func(o Write) bool {
+		return o.Registration != nil && o.Room == w.Room && o.Instance == w.Instance && o.Registration.Leaving
+	}) {
+		t.breaks("token", "%s is written, and its process does not leave", w.Key)
 	}
 }
 

@@ -10,7 +10,11 @@ import (
 // Conditions returns the rules that a transaction breaks because it does not compare some key.
 // prefix is the prefix of the cluster's keys.
 func Conditions(prefix string, before Before, conds []store.Cond, writes []Write) (broken []Broken) {
+	leaves := slices.ContainsFunc(writes, func(w Write) bool { return w.Kind == "kept" && w.ModRevision != 0 })
 	for _, w := range writes {
+		if w.Kind == "kept" && w.ModRevision == 0 && leaves {
+			continue // an old token makes room
+		}
 		for _, needed := range needs(prefix, before, w) {
 			if !slices.ContainsFunc(conds, func(c store.Cond) bool {
 				return c.Key == needed || strings.HasSuffix(needed, "/") &&
@@ -26,7 +30,12 @@ func Conditions(prefix string, before Before, conds []store.Cond, writes []Write
 // needs returns the keys that the transaction of a lease must compare. A name that ends with a
 // slash stands for any existing key below it.
 func needs(prefix string, before Before, w Write) []string {
+	registration := prefix + "rooms/" + string(w.Room) + "/" + string(w.Instance)
 	switch {
+	case w.Kind == "kept" && w.ModRevision == 0: // it is taken
+		return []string{prefix + "epoch", prefix + "layout", registration, w.Key}
+	case w.Kind == "kept":
+		return []string{prefix + "epoch", registration}
 	case w.ModRevision == 0:
 		return nil
 	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):

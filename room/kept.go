@@ -1,0 +1,57 @@
+package room
+
+import (
+	"context"
+	"math"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+)
+
+// takeKept takes what the process before kept: see Instance.TakeKept. Chains are made of it as callers ask for tags.
+func (s *Server) takeKept(ctx context.Context) {
+	taking, cancel := context.WithTimeout(ctx, s.ledger.Patience())
+	defer cancel()
+	if ids := s.instance.TakeKept(taking); ids > 0 {
+		s.log.Info("took what the process before had kept", "ids", ids)
+	}
+}
+
+// seed gives a counter that is about to be put into memory what the instance holds of its tag. The lock is held, so that
+// a layout either came before, and what it does not keep is a gap, or finds the counter (adopt).
+func (m *tags) seed(tag issuer) {
+	if c, is := tag.(*counter); is {
+		c.Seed(m.instance.Kept(leasesFrom(c)))
+	}
+}
+
+// leasesFrom returns the ledger's source of a counter.
+func leasesFrom(c *counter) allocator.Source {
+	source := c.Source()
+	if metered, is := source.(*meteredSource); is {
+		return metered.Source
+	}
+	return source
+}
+
+// keepIDs closes every counter and keeps what it held for the next process of this name. It returns how many IDs are
+// kept, and how many were dropped in all. No lease is under way any more.
+func (m *tags) keepIDs(ctx context.Context) (kept, dropped int64) {
+	list, _ := m.counters("", math.MaxInt)
+	var rests []ledger.Rest
+	var held int64
+	for _, c := range list {
+		rest := ledger.Rest{Source: leasesFrom(c), Segments: c.CloseKept()}
+		for _, seg := range rest.Segments {
+			held += seg.Count
+		}
+		rests = append(rests, rest)
+		m.remove(c.Tag(), c)
+	}
+	m.windows.Drop()
+	kept, err := m.instance.Keep(ctx, rests)
+	if err != nil {
+		m.log.Warn("what this instance held is a gap: its journal cannot be written", "error", err)
+	}
+	return kept, m.scan.totals().dropped + max(held-kept, 0)
+}
