@@ -109,8 +109,8 @@ func (f *front) listen() {
 	f.address = l.Addr().String()
 	f.down = testcluster.Run(f.TB, func(ctx context.Context) error {
 		return serve.Run(ctx, serve.Config{
-			Settings: serve.Settings{GRPC: l, Drain: 10 * time.Millisecond}, Health: health.NewServer(), MaxRequest: 64 << 10,
-			Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, f) },
+			Settings: serve.Settings{GRPC: l, Drain: 10 * time.Millisecond}, Health: health.NewServer(),
+			MaxRequest: 64 << 10, Register: func(r grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(r, f) },
 		})
 	})
 }

@@ -307,7 +307,7 @@ func (f *clusterFlags) Ping(ctx context.Context, l *ledger.Ledger) error {
 	return err
 }
 
-// Ledger returns the cluster's ledger, of a server with metrics and traces if it has any; nothing has been asked of etcd.
+// Ledger returns the cluster's ledger, which uses the metrics and traces of a server; nothing has been asked of etcd.
 func (f *clusterFlags) Ledger(of *serve.Settings, log hclog.Logger) (*ledger.Ledger, error) {
 	cfg := store.EtcdConfig{Endpoints: f.Endpoints, Username: f.User, Logger: log, Tracer: of.Tracer}
 	if f.PasswordFile != "" {
