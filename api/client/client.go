@@ -60,7 +60,7 @@ func New(ctx context.Context, opts Options) (*Client, error) {
 	}
 	opts = opts.withDefaults()
 	cfg := allocator.DefaultRefillerConfig(time.Now, rand.Float64)
-	cfg.Timeout = triesPerLease * opts.Timeout
+	cfg.Timeout = 2 * triesPerLease * opts.Timeout // the pool ends a lease sooner, and knows why
 	cfg.Patience = patience
 	refiller, err := allocator.NewRefiller(cfg)
 	if err != nil {

@@ -273,3 +273,27 @@ func TestRefusals(t *testing.T) {
 		}
 	})
 }
+
+// TestCallersDeadline: where a caller's own deadline ends a call, the instance has not failed: the next call goes to it
+// again, and to no other room.
+func TestCallersDeadline(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t)
+		a, b := newFront(t, c.room("a", "a1")), newFront(t, c.room("b", "b1"))
+		opts := quick(a.address)
+		opts.Fallback = []string{b.address}
+		ids := newClient(t, opts)
+		a.fault(faults["hang"])
+		ctx, cancel := context.WithTimeout(t.Context(), opts.Timeout/4)
+		defer cancel()
+		_, err := ids.Lease(ctx, "order", 5)
+		ledgertest.WantKind(t, err, allocator.Unavailable, "lease of tag order: context deadline exceeded")
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v has no cause", err)
+		}
+		a.fault(nil)
+		if seg, err := ids.Lease(t.Context(), "order", 5); err != nil || seg.First%100 >= 50 || b.calls() != 0 {
+			t.Errorf("%v, %v, %d calls to room b", seg, err, b.calls())
+		}
+	})
+}

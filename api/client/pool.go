@@ -151,13 +151,16 @@ func closeAll(conns []*grpc.ClientConn) {
 // ask calls call with one endpoint after the other until one call succeeds, and returns
 // that endpoint. The order is: prefer, if it is not nil; the endpoint that answered
 // last; the room's other endpoints; those of other rooms; and last those that failed
-// recently. Its errors carry a Kind: Unavailable if an endpoint did not answer, see
-// together.
+// recently. It stops after as long as triesPerLease instances may hang. Its errors carry a
+// Kind: Unavailable if an endpoint did not answer, see together, or if ctx ended, which is
+// no endpoint's failure.
 func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
 	call func(context.Context, *endpoint) error) (*endpoint, error) {
 	var failures []error
 	answers := false // whether some instance answers
-	for _, e := range p.order(time.Now(), prefer) {
+	start := time.Now()
+	for _, e := range p.order(start, prefer) {
+		began := time.Now()
 		asking, cancel := context.WithTimeout(ctx, p.timeout)
 		err := call(asking, e)
 		cancel()
@@ -165,8 +168,8 @@ func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
 		case err == nil:
 			p.answered(e, failures)
 			return e, nil
-		case errors.Is(ctx.Err(), context.Canceled):
-			return nil, allocator.Errorf(allocator.Unavailable, "%s: %w", what, ctx.Err())
+		case ctx.Err() != nil && time.Since(began) < p.timeout:
+			return nil, together(append(failures, allocator.Errorf(allocator.Unavailable, "%s: %w", what, ctx.Err())))
 		case errors.Is(asking.Err(), context.DeadlineExceeded):
 			err = allocator.Errorf(allocator.Unavailable, "room at %s: no answer within %v", e.address, p.timeout)
 		case !elsewhere(err):
@@ -180,7 +183,7 @@ func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
 		if answers = answers || api.NoWindow(err); !api.NoWindow(err) {
 			p.avoid(e)
 		}
-		if ctx.Err() != nil {
+		if time.Since(start) >= triesPerLease*p.timeout {
 			break
 		}
 	}
