@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import mmap
 import os
 import random
 import re
 import secrets
+import sys
 import threading
 import time
-import weakref
 from copy import copy
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from urllib.parse import quote
@@ -53,7 +54,6 @@ class Client:
         self._closed = False
         self._newest = Part(0, 0, 0, 0)  # the own room's part of the newest layout that an answer named
         self._begin()
-        _clients.add(self)
         try:
             for name in warm:
                 self.tag(name).warm()
@@ -70,13 +70,15 @@ class Client:
         return self._tag(name, True)
 
     def _tag(self, name: str, kept: bool = False) -> Tag:
+        self._check_fork()
         with self._lock:
             tag = self._tags.get(name) or self._tags.setdefault(name, Tag(self, name))
             tag._kept |= kept
             return tag
 
     def close(self) -> None:
-        """Drops all IDs that are held, and ends all calls that wait."""
+        """Drops all IDs that are held. Calls that wait end, those that ask a room as soon as it has answered."""
+        self._check_fork()
         with self._lock:
             self._closed = True
             for tag in self._tags.values():
@@ -94,9 +96,16 @@ class Client:
         self._lock = threading.Lock()  # guards the client and its tags
         self._changed = threading.Condition(self._lock)
         self._keeper: Optional[threading.Thread] = None
-        self._began = now()
-        for tag in self._tags.values():
+        self._began, self._own = now(), _own()
+        for tag in list(self._tags.values()):
             tag._begin()
+
+    def _check_fork(self) -> None:
+        """Begins anew in the child of a fork. Of its lock, nobody knows who held it at the fork."""
+        if not self._own[0]:
+            with _begins.setdefault(os.getpid(), threading.Lock()):
+                if not self._own[0]:
+                    self._begin()
 
     def _keep(self) -> None:
         """Leases ahead for all tags: each second, and when a tag holds too little."""
@@ -107,8 +116,12 @@ class Client:
 
     def _wake_keeper(self) -> None:
         if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keep, name="march", daemon=True)
-            self._keeper.start()
+            keeper = threading.Thread(target=self._keep, name="march", daemon=True)
+            try:
+                keeper.start()
+                self._keeper = keeper
+            except RuntimeError:  # no thread can start now: callers lease, and the next one tries again
+                pass
         self._changed.notify_all()
 
 
@@ -124,7 +137,7 @@ class Tag:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = self._client._lock
+        self._lock, self._own = self._client._lock, self._client._own
         self._next, self._run = 0, NONE  # the next ID of the run of consecutive IDs that is handed out,
         self._end, self._until = 0, 0.0  # its end, and from when on it may not be used
         self._segments: List[Segment] = []  # after the run
@@ -142,6 +155,8 @@ class Tag:
 
     def next(self) -> int:
         """An ID. It waits only while none is held, for some seconds at most."""
+        if not self._own[0]:
+            self._client._check_fork()
         with self._lock:
             id, at = self._next, now()
             if id < self._end and at < self._until:
@@ -154,6 +169,7 @@ class Tag:
         if not 1 <= n <= MOST:
             raise MarchError(Kind.INVALID, f"count: {n}; allowed: 1 to {MOST}")
         runs: List[range] = []
+        self._client._check_fork()
         with self._lock:
             self._wait(n)
             while n and not self._timed:
@@ -180,6 +196,7 @@ class Tag:
 
     def warm(self) -> None:
         """Returns when IDs are held."""
+        self._client._check_fork()
         with self._lock:
             self._wait(1)
 
@@ -367,13 +384,26 @@ class Tag:
             self._paced = (issued, at)
 
 
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_begins: Dict[int, threading.Lock] = {}  # by process
 
 
-def _forked() -> None:
-    for client in list(_clients):
-        client._begin()
+class _Pid:
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def __getitem__(self, _: int) -> bool:
+        return os.getpid() == self._pid
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+def _own() -> Any:
+    """What has a true value at 0 in this process, but in no child of a fork, even of one in C that runs no hook of
+    Python's. Linux clears the page in a child, and to read it costs less than a system call."""
+    if sys.platform == "linux":
+        try:
+            page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            page.madvise(18)  # MADV_WIPEONFORK
+            page[0] = 1
+            return page
+        except OSError:  # before Linux 4.14
+            pass
+    return _Pid()

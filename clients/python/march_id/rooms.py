@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import io
 import json
 import random
+import socket
 import ssl
 import time
 from contextlib import closing
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import urlsplit
 
@@ -137,13 +139,14 @@ class Rooms:
         room.avoid_until = now() + AVOID
 
     def _call(self, room: Room, method: str, path: str, body: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-        name = f"room at {room.url}"
+        name, until = f"room at {room.url}", now() + self._timeout
         try:
             connection = (HTTPSConnection(room.host, room.port, timeout=self._timeout, context=self._context())
                           if room.secure else HTTPConnection(room.host, room.port, timeout=self._timeout))
             with closing(connection):
                 connection.request(method, path, json.dumps(body) if body else None, self._headers(room))
-                answer = connection.getresponse()
+                answer = HTTPResponse(_Reader(connection.sock, until), method=method)  # type: ignore[arg-type]
+                answer.begin()
                 text = answer.read()
             if answer.status != 200:
                 raise error_of(answer.status, text, answer.getheader("Retry-After"), name)
@@ -172,6 +175,23 @@ class Rooms:
         if cert:
             context.load_cert_chain(cert, key)
         return context
+
+
+class _Reader(io.RawIOBase):
+    """What a socket receives up to a time: its own timeout is one of each read, and a proxy may drip."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock, self._until = sock, until
+
+    def makefile(self, _: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(max(self._until - now(), 0.001))
+        return self._sock.recv_into(buffer)
 
 
 _BOOT = getattr(time, "CLOCK_BOOTTIME", None)
