@@ -16,22 +16,11 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-type auditView struct {
-	*marchv1.ListAuditRequest
-	pages
-	Since, Until string // as the fields have them
-	Rows         []auditRow
-	Filtered     bool
-	Unreadable   []*marchv1.Unreadable
-	Problem      *problem
-}
-
+// auditRow is what an entry changed, for the template changed.
 type auditRow struct {
-	*marchv1.AuditEntry
-	Link    string // to the object's page, empty if it has none
+	ID      string
 	Changes []difference
 	Others  []difference // that are folded away
-	By      string       // address of the actor's changes
 }
 
 const (
@@ -45,24 +34,20 @@ func (h *Handler) audit(c *call) (any, error) {
 	q := c.URL.Query()
 	r := &marchv1.ListAuditRequest{PageSize: auditPage, PageToken: q.Get("before"), Actor: q.Get("actor"),
 		Action: q.Get("action"), Object: q.Get("object"), Exact: q.Get("exact") != ""}
-	v := &auditView{ListAuditRequest: r, Since: q.Get("since"), Until: q.Get("until")}
-	v.Filtered = r.GetActor()+r.GetAction()+r.GetObject()+v.Since+v.Until != ""
 	var err error
-	if r.Since, err = auditTime("since", v.Since); err == nil {
-		r.Until, err = auditTime("until", v.Until)
+	if r.Since, err = auditTime("since", q.Get("since")); err == nil {
+		r.Until, err = auditTime("until", q.Get("until"))
 	}
 	if err != nil {
 		c.failed, c.err = "audit", err
-		v.Problem = c.problemOf("audit", "since", "until")
-		return v, nil
+		return &listPage{}, nil
 	}
-	list, err := h.console.ListAudit(c.Context(), r)
+	answer, err := h.console.ListAudit(c.Context(), r)
 	if err != nil {
 		return nil, err
 	}
-	v.Unreadable, v.Rows = list.GetUnreadable(), newAuditRows(list.GetEntries())
-	v.pages = pagesOf(q, "before", list.GetNextPageToken())
-	return v, nil
+	return &listPage{Unreadable: answer.GetUnreadable(), Lists: []*list{auditList(answer.GetEntries())},
+		pages: pagesOf(q, "before", answer.GetNextPageToken())}, nil
 }
 
 // auditTime parses the time of a filter in UTC, as browsers and people write it; nil for none. Its
@@ -80,27 +65,38 @@ func auditTime(field, text string) (*timestamppb.Timestamp, error) {
 		"%s: %q; allowed: a time in UTC such as 2026-11-24T15:04", field, text)
 }
 
-func newAuditRows(entries []*marchv1.AuditEntry) (rows []auditRow) {
-	for _, e := range entries {
+func auditList(entries []*marchv1.AuditEntry) *list {
+	l := newTable("Changes", "*When By What Changed", entries, func(e *marchv1.AuditEntry) (listRow, palette, []any) {
 		actor, _, _ := strings.Cut(e.GetActor(), " from ")
-		row := auditRow{AuditEntry: e, Link: linkOf(e.GetObject()), Changes: differences(e.GetFrom(), e.GetTo()),
-			By: "/audit" + with(nil, "actor", actor)}
+		object := html("%s", e.GetObject())
+		if to := linkOf(e.GetObject()); to != "" {
+			object = html(`<a href="%s">%s</a>`, to, object)
+		}
+		what := html("<span>%s %s</span>", e.GetAction(), object)
+		if e.GetUnchained() {
+			what += ` <span class="dim">unchained: an earlier version wrote it</span>`
+		}
+		row := &auditRow{ID: e.GetId(), Changes: differences(e.GetFrom(), e.GetTo())}
 		if len(row.Changes) > shownChanges {
 			row.Changes, row.Others = row.Changes[:shownChanges-1], row.Changes[shownChanges-1:]
 		}
-		rows = append(rows, row)
-	}
-	return rows
+		return listRow{ID: "a-" + e.GetId()}, nil, []any{
+			cell{Class: "code", Text: element(e.GetTime(), stamp(e.GetTime()))},
+			cell{Class: "actor", Text: html(`<a href="/audit%s">%s</a>`, with(nil, "actor", actor), e.GetActor())},
+			cell{Class: "name", Text: what}, cell{Change: row}}
+	})
+	l.Class = " audit"
+	return l
 }
 
 // latestChanges returns the latest changes of an object; none if the caller may not read the audit.
-func (h *Handler) latestChanges(c *call, object string) ([]auditRow, error) {
-	list, err := h.console.ListAudit(c.Context(), &marchv1.ListAuditRequest{PageSize: latestAudit,
+func (h *Handler) latestChanges(c *call, object string) (*list, error) {
+	answer, err := h.console.ListAudit(c.Context(), &marchv1.ListAuditRequest{PageSize: latestAudit,
 		Object: object, Exact: true})
 	if denied(err) {
-		return nil, nil
+		err = nil
 	}
-	return newAuditRows(list.GetEntries()), err
+	return auditList(answer.GetEntries()), err
 }
 
 // searched reports whether a page shows older entries or those that match a filter:

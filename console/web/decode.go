@@ -1,6 +1,8 @@
 package web
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -8,6 +10,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 type decodeView struct {
@@ -15,20 +18,11 @@ type decodeView struct {
 	Text    *int64 // the ID, where ID is its text
 	*marchv1.DecodeResponse
 	palette
-	Found   bool
-	Bar     *bar // of the layout it was leased under
-	Mark    string
-	Under   []underView
-	pages   // of layouts
-	Problem *problem
-}
-
-// underView is an ID under one of the layouts so far.
-type underView struct {
-	Version, Boundary, Block, Residue int64
-	Room                              string
-	Since, Until                      *timestamppb.Timestamp
-	Issued                            bool
+	Found bool
+	Bar   *bar // of the layout it was leased under
+	Mark  string
+	Under *list // of layouts
+	pages
 }
 
 // decodeLayouts is how many layouts a page shows an ID under.
@@ -58,10 +52,8 @@ func (h *Handler) decode(c *call) (any, error) {
 		return nil, err
 	}
 	if err != nil { // the form is wrong, or a value cannot be read
-		c.failed, c.err = "decode", err
-		// only the tag can be missing
-		if v.Problem = c.problemOf("decode", "tag", "id"); allocator.KindOf(err) == allocator.NotFound {
-			v.Problem = &problem{Field: "tag", Text: "there is none of this name"}
+		if c.failed, c.err = "decode", err; allocator.KindOf(err) == allocator.NotFound { // only the tag can be missing
+			c.err = allocator.Errorf(allocator.NotFound, "tag: there is none of this name")
 		}
 		return v, nil
 	}
@@ -99,19 +91,26 @@ func (h *Handler) decodeUnder(c *call, v *decodeView, id int64) error {
 		}
 		until = newer.GetLayout().GetTime()
 	}
-	v.pages = pagesOf(q, "before", list.GetNextPageToken())
-	for _, record := range list.GetLayouts() {
-		l, err := api.LayoutFromProto(record.GetLayout())
-		if err != nil {
-			return err
-		}
-		room, _ := l.RoomOf(id)
-		v.Under = append(v.Under, underView{
-			Version: l.Version, Boundary: l.Boundary, Block: l.Block(id), Residue: l.Residue(id), Room: string(room),
-			Since: record.GetTime(), Until: until,
-			Issued: v.GetOrigin().GetLayout().GetVersion() == l.Version,
+	v.Under = newTable("Layouts", "*#Layout Room #Boundary #Block #Residue From Until", list.GetLayouts(),
+		func(record *marchv1.LayoutRecord) (listRow, palette, []any) {
+			l, bad := api.LayoutFromProto(record.GetLayout())
+			if err = cmp.Or(err, bad); err != nil {
+				return listRow{}, nil, make([]any, 7)
+			}
+			in, ended := cell{Text: html(`<span class="dim">no room</span>`)}, any("current")
+			if room, has := l.RoomOf(id); has {
+				in = newCell(setting.Room(room), v.palette)
+			}
+			if v.GetOrigin().GetLayout().GetVersion() == l.Version {
+				in.Text += html(` <span class="state made">leased</span>`)
+			}
+			if until != nil {
+				ended = until
+			}
+			until = record.GetTime()
+			return listRow{ID: fmt.Sprint("v-", l.Version)}, nil, []any{l.Version, in, l.Boundary, l.Block(id),
+				l.Residue(id), record.GetTime(), ended}
 		})
-		until = record.GetTime()
-	}
-	return nil
+	v.pages = pagesOf(q, "before", list.GetNextPageToken())
+	return err
 }

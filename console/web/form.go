@@ -3,6 +3,7 @@ package web
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -181,6 +182,15 @@ func (c *call) preview(form string, read func() error, fields ...string) *proble
 	return c.problemOf(form, fields...)
 }
 
+// sent returns the fields that the user sent, for a form that sends them again.
+func (c *call) sent() url.Values {
+	fields := maps.Clone(c.Form)
+	for _, name := range []string{"do", "done", "revision", "confirm"} {
+		fields.Del(name)
+	}
+	return fields
+}
+
 // or returns the user's input if the request has the form, otherwise value.
 func (c *call) or(form, field, value string) string {
 	if c.filled(form) && c.Form.Has(field) {
@@ -235,38 +245,79 @@ func (c *call) text(s setting.Setting) string {
 	return text
 }
 
-// settingField is a setting as a form has it, for the template of that name.
-type settingField struct {
-	Form, Name, Label, Value, Hint string
-	None                           string   // what stands for no choice
-	Of                             []string // what may be chosen; nil for a text
-	Digits, Box, Required          bool
-	P                              *problem
+// field is a field of a form or a filter, for the template of that name.
+type field struct {
+	ID, Name, Label, Value, Hint string
+	Type, Place                  string   // Type is checkbox, or that of an input; empty for a text
+	None                         string   // what stands for no choice
+	Of                           []string // what may be chosen; nil for a text
+	Digits, Required             bool
+	Bare                         bool // it has no box around it, in a filter
+	P                            *problem
 }
 
 // field returns the field of a setting: form is the form that the request has, prefix begins the names of elements,
 // and text is the value where the user has typed none.
-func (c *call) field(form, prefix string, s setting.Setting, text string, p *problem) settingField {
-	field := settingField{Form: prefix, Name: s.Name(), Label: sentence(s.Words()), Hint: grouped(s.Help),
-		Value: c.or(form, s.Name(), shown(s, text)), Of: s.Choices(), P: p,
-		Digits: s.Type() == "int", Box: s.Type() == "bool"}
-	if field.Box {
-		field.Value = ""
+func (c *call) field(form, prefix string, s setting.Setting, text string, p *problem) field {
+	f := field{ID: prefix + "-" + s.Name(), Name: s.Name(), Label: sentence(s.Words()), Hint: grouped(s.Help),
+		Value: c.or(form, s.Name(), shown(s, text)), Of: s.Choices(), P: p, Digits: s.Type() == "int"}
+	if s.Type() == "bool" {
+		f.Type, f.Value = "checkbox", ""
 		if on := text == "true"; c.filled(form) && c.FormValue(s.Name()) != "" || !c.filled(form) && on {
-			field.Value = "on" // browsers do not send an unticked box
+			f.Value = "on" // browsers do not send an unticked box
 		}
 	}
-	return field
+	return f
+}
+
+// filter is a form that chooses what a page shows, for the template of that name.
+type filter struct {
+	Button, Class string
+	All           string // the label of the link to the page without a filter; empty for none
+	Main          bool   // it is what the page is for
+	Fields        []field
+	// As a request has it:
+	Action  string
+	Given   bool // a field
+	Problem *problem
+}
+
+// ofRoom is the field of a filter by room.
+var ofRoom = field{ID: "of-room", Name: "room", Label: "Room", None: "all", Bare: true}
+
+// filled returns the page's filter as a request has it; nil for none. A box is there where it is ticked.
+func (p *page) filled(c *call) *filter {
+	if p.filter == nil {
+		return nil
+	}
+	f := *p.filter
+	f.Action, f.Fields = p.path, nil
+	names := make([]string, len(p.filter.Fields))
+	for i, one := range p.filter.Fields {
+		names[i] = one.Name
+	}
+	f.Problem = c.problemOf(p.name, names...)
+	for _, one := range p.filter.Fields {
+		one.ID, one.Value, one.P = cmp.Or(one.ID, one.Name), c.query().Get(one.Name), f.Problem
+		if one.Name == ofRoom.Name {
+			one.Of = c.layout.GetEver()
+		}
+		f.Given = f.Given || one.Value != ""
+		if one.Type != "checkbox" || one.Value != "" {
+			f.Fields = append(f.Fields, one)
+		}
+	}
+	return &f
 }
 
 // fields returns the fields of a request that must be filled in, and boxes.
 func (c *call) fields(form, prefix string, settings []setting.Setting, request proto.Message,
-	p *problem) (list []settingField) {
+	p *problem) (list []field) {
 	for _, s := range settings {
 		if s.Type() != "stringSlice" {
-			field := c.field(form, prefix, s, cmp.Or(s.Text(request), s.Default()), p)
-			field.Required = !field.Box
-			list = append(list, field)
+			f := c.field(form, prefix, s, cmp.Or(s.Text(request), s.Default()), p)
+			f.Required = f.Type == ""
+			list = append(list, f)
 		}
 	}
 	return list

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html/template"
 	"math"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -28,10 +29,9 @@ func (h *Handler) functions() template.FuncMap {
 		"until":   wrong.Until,
 		"counted": words.Counted, "grouped": grouped, "groups": groups, "word": api.Word,
 		"add":      func(a, b int) int { return a + b },
-		"interval": interval, "roomOf": roomOf, "used": used, "amount": amount, "linkTo": capacityLink,
-		"since": func(t *timestamppb.Timestamp) string { return words.Short(time.Since(t.AsTime())) },
-		"left":  left,
-		"soon":  func(t *timestamppb.Timestamp) bool { return time.Until(t.AsTime()) < runsOutSoon },
+		"interval": interval, "roomOf": roomOf,
+		"join":  func(list []string) string { return strings.Join(list, ", ") },
+		"brief": func(d *durationpb.Duration) string { return shortest(d.AsDuration()) },
 		"low":   func(d *durationpb.Duration) bool { return d != nil && d.AsDuration() < lowReserve },
 		"share": func(r *marchv1.Range, of int64) float64 { return partOf(r.GetUpper()-r.GetLower(), of) / 100 },
 		"spark": func(rates []float64) spark { return newSpark("", rates, api.RatesKept) },
@@ -40,6 +40,17 @@ func (h *Handler) functions() template.FuncMap {
 				return p.Text
 			}
 			return ""
+		},
+		"values": func(pairs ...any) url.Values {
+			v := make(url.Values)
+			for i := 0; i+1 < len(pairs); i += 2 {
+				list, some := pairs[i+1].([]string)
+				if !some {
+					list = []string{fmt.Sprint(pairs[i+1])}
+				}
+				v[fmt.Sprint(pairs[i])] = list
+			}
+			return v
 		},
 		"dict": func(pairs ...any) map[string]any {
 			m := make(map[string]any, len(pairs)/2)

@@ -1,11 +1,14 @@
 package web
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"net/url"
 	"strings"
+	"time"
 
+	"github.com/dustin/go-humanize"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -13,14 +16,37 @@ import (
 	"github.com/march-id/march/internal/setting"
 )
 
-// list is a list with columns that terminals show, too, for the template of that name.
+// listPage is what a page of lists shows, for the template of that name, which has the texts.
+type listPage struct {
+	Page       string                      // its name
+	Filtered   bool                        // by the page's filter
+	Refused    *problem                    // why a change was refused
+	Forget     *marchv1.Instance           // to be confirmed
+	New        tagForm                     // of the page of tags, as are those up to Where
+	Tags       *marchv1.SearchTagsResponse // nil on all other pages
+	Orders     []shownLink                 // by name, rate or risk
+	Search     string
+	Where      string // which tags are on the page
+	Problems   []*marchv1.Problem
+	Bad        bool // they are of all rooms
+	Unreadable []*marchv1.Unreadable
+	Unread     bool // tags were not read yet
+	Room       string
+	Lists      []*list
+	pages
+}
+
+// None reports whether there is nothing in what the page is for.
+func (v *listPage) None() bool { return len(v.Lists) > 0 && len(v.Lists[len(v.Lists)-1].Rows) == 0 }
+
+// list is a list with columns, for the template of that name. Terminals show many of them, too.
 type list struct {
 	Caption, Class string
 	Rows           []listRow
 	Heads          []column // with links to sort by them; nil for none
 }
 
-// pages are the addresses of the first and of the next page of a list; empty for none.
+// pages are the addresses of the pages before and after that of a list; empty for none.
 type pages struct{ Newest, Older string }
 
 // pagesOf returns those of a page whose parameters are q: param has its token, and next is that of the next one.
@@ -38,6 +64,7 @@ func pagesOf(q url.Values, param, next string) (p pages) {
 type listRow struct {
 	ID, Page string
 	Cells    []cell
+	Actions  template.HTML // links in a column of its own; empty for none
 }
 
 // shownMarks is how many rooms' marks a row has; the tag's page has all.
@@ -45,34 +72,74 @@ const shownMarks = 3
 
 // cell is a value in a list. What it is besides a text, it has for the part of the template that draws that.
 type cell struct {
-	Title, Label string
-	Number, Key  bool
-	Warn         bool
-	Text         template.HTML
-	Marks        []cell
-	More         int // marks that are left out
-	Room, Wrong  string
-	Colour       int
-	Bar          *bar
-	Part         string // the width of a meter
-	State        *setting.State
+	Title, Label, Class string
+	Number, Key         bool
+	Text                template.HTML
+	Marks               []cell
+	More                int // marks that are left out
+	Room, Wrong         string
+	Colour              int
+	Bar                 *bar
+	Part                string // the width of a meter
+	State               *setting.State
+	Copy                string // what a button beside the text copies
+	Change              *auditRow
 }
 
-// newList returns a list. row returns what a row has besides its cells, and the rooms' colours.
-func newList[T any](caption string, columns []setting.Column[T], rows []T,
-	row func(T) (listRow, palette)) *list {
+// newTable returns a list. Of its heads, * begins the one that names a row and # one of numbers; _ is a space. row
+// returns a row without its cells, the rooms' colours, and the values of the cells.
+func newTable[T any](caption, heads string, rows []T, row func(T) (listRow, palette, []any)) *list {
 	l := &list{Caption: caption}
 	for _, one := range rows {
-		r, colour := row(one)
-		for _, c := range columns {
-			cell := newCell(c.Value(one), colour)
-			cell.Title, cell.Number, cell.Key = c.Title, c.Number, c.Key
-			cell.Label = strings.ToLower(c.Title[:1]) + c.Title[1:]
-			r.Cells = append(r.Cells, cell)
+		r, colour, values := row(one)
+		for i, head := range strings.Fields(heads) {
+			c, title := newCell(values[i], colour), strings.ReplaceAll(strings.Trim(head, "*#"), "_", " ")
+			if c.Title, c.Label, c.Key = title, title, head[0] == '*'; strings.ToUpper(title[:2]) != title[:2] {
+				c.Label = strings.ToLower(title[:1]) + title[1:]
+			}
+			if c.Number = strings.ContainsAny(head, "#"); c.Number {
+				c.Class = strings.TrimSpace("n " + c.Class)
+			}
+			r.Cells = append(r.Cells, c)
+		}
+		if r.Actions != "" {
+			r.Cells = append(r.Cells, cell{Title: "Actions", Class: "act", Text: r.Actions})
 		}
 		l.Rows = append(l.Rows, r)
 	}
 	return l
+}
+
+// warn has the value in a column of a row stand out, if something is wrong with it.
+func (l *list) warn(row int, title string, wrong bool) {
+	for i := range l.Rows[row].Cells {
+		if c := &l.Rows[row].Cells[i]; c.Title == title && wrong {
+			c.Class += " warn"
+		}
+	}
+}
+
+// newList returns a list with the columns that terminals show, too. row returns what a row has besides its cells, and
+// the rooms' colours.
+func newList[T any](caption string, columns []setting.Column[T], rows []T, row func(T) (listRow, palette)) *list {
+	heads := make([]string, len(columns))
+	for i, c := range columns {
+		heads[i] = strings.ReplaceAll(c.Title, " ", "_")
+		if c.Number {
+			heads[i] = "#" + heads[i]
+		}
+		if c.Key {
+			heads[i] = "*" + heads[i]
+		}
+	}
+	return newTable(caption, strings.Join(heads, " "), rows, func(one T) (listRow, palette, []any) {
+		r, colour := row(one)
+		values := make([]any, len(columns))
+		for i, c := range columns {
+			values[i] = c.Value(one)
+		}
+		return r, colour, values
+	})
 }
 
 // newCell returns how a page shows a value.
@@ -80,6 +147,10 @@ func newCell(value any, colour palette) cell {
 	switch v := value.(type) {
 	case nil:
 		return plain("–")
+	case cell:
+		return v
+	case template.HTML:
+		return cell{Text: v}
 	case setting.Room:
 		return cell{Room: string(v), Colour: colour[string(v)]}
 	case setting.Instance:
@@ -115,10 +186,27 @@ func newCell(value any, colour palette) cell {
 		return plain(interval(v))
 	case *timestamppb.Timestamp:
 		return cell{Text: element(v, stamp(v))}
+	case setting.Seen:
+		if v.Since != nil {
+			return plain(v.String())
+		}
+		return cell{Text: ago(v.At)}
+	case setting.Code:
+		return cell{Class: "code", Text: newCell(cmp.Or(string(v), "–"), nil).Text, Copy: string(v)}
+	case setting.End:
+		return cell{Text: ending(v)}
+	case setting.Amount:
+		text := num(v.N)
+		if v.Bytes {
+			text = humanize.IBytes(uint64(v.N)) //nolint:gosec // not negative
+		}
+		if v.Of == 0 {
+			return plain(text)
+		}
+		share := min(float64(v.N)/float64(v.Of), 1)
+		return cell{Text: html("%s (%s)", text, percent(share)), Part: used(share)}
 	case setting.Reserve:
-		cell := plain(short(v.Lasts))
-		cell.Warn = v.Busy && v.Lasts.AsDuration() < lowReserve
-		return cell
+		return cell{Text: warned(v.Busy && v.Lasts.AsDuration() < lowReserve, short(v.Lasts))}
 	case *durationpb.Duration:
 		return plain(short(v))
 	case string:
@@ -127,8 +215,40 @@ func newCell(value any, colour palette) cell {
 	return plain(num(value))
 }
 
-func plain(text string) cell {
-	return cell{Text: template.HTML(template.HTMLEscapeString(text))} //nolint:gosec // escaped
+func plain(text string) cell { return cell{Text: html("%s", text)} }
+
+// warned returns a text, which stands out if something is wrong.
+func warned(wrong bool, text string) template.HTML {
+	if wrong {
+		return html(`<span class="warn">%s</span>`, text)
+	}
+	return html("%s", text)
+}
+
+// runsOutSoon is how long before something runs out the page warns, as `march doctor` does.
+const runsOutSoon = 30 * 24 * time.Hour
+
+// ending says when something is used up.
+func ending(e setting.End) template.HTML {
+	if e.At == nil {
+		return html(`<span class="dim">%s</span>`, e.Why)
+	}
+	text, d := "now", left(e.At)
+	if d.GetSeconds() > 0 {
+		text = "in " + lasts(d, nil)
+	}
+	return html(`<span>%s <span class="dim">%s</span></span>`, warned(d.AsDuration() < runsOutSoon, text),
+		element(e.At, stamp(e.At)))
+}
+
+// html returns HTML with values in it, which are escaped.
+func html(format string, values ...any) template.HTML {
+	for i, v := range values {
+		if _, is := v.(template.HTML); !is {
+			values[i] = template.HTMLEscapeString(fmt.Sprint(v))
+		}
+	}
+	return template.HTML(fmt.Sprintf(format, values...)) //nolint:gosec // escaped
 }
 
 func listWorkers(workers []*marchv1.Worker, colour palette) *list {

@@ -48,14 +48,14 @@ type planner struct {
 	Plan     *marchv1.Plan
 	Moves    []moveView
 	Costs    *costs
-	JSON     string         // the plan, as it is applied
-	Do       string         // apply: to be confirmed
-	Refused  *problem       // the apply
-	Fields   []settingField // of the apply
-	Begun    int64          // the version of the layout for which the form was first shown
-	Stale    string         // the actor that changed the layout since, and the differences; empty if none did
-	May      bool           // the caller may apply it
-	Again    string         // the address that plans it again
+	JSON     string   // the plan, as it is applied
+	Do       string   // apply: to be confirmed
+	Refused  *problem // the apply
+	Fields   []field  // of the apply
+	Begun    int64    // the version of the layout for which the form was first shown
+	Stale    string   // the actor that changed the layout since, and the differences; empty if none did
+	May      bool     // the caller may apply it
+	Again    string   // the address that plans it again
 }
 
 // row is a room in the planner's form.

@@ -3,6 +3,7 @@ package web
 import (
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -26,7 +27,7 @@ type tagView struct {
 	Next     int64
 	Settings tagForm
 	Preview  *previewView // of the change in the form; nil for none
-	Audit    []auditRow   // the latest changes of the tag; none in the live part
+	Audit    *list        // the latest changes of the tag; none in the live part
 	Skip     skipView
 	Prescale prescaleView
 	Chart    *chart    // of the last hour; nil if it is not known
@@ -89,9 +90,8 @@ func (h *Handler) tag(c *call) (any, error) {
 // previewView is what a change of a tag's settings would do, before it is made.
 type previewView struct {
 	*marchv1.UpdateTagResponse
-	Changes  []difference
-	Revision int64      // of the settings that the change is compared with
-	Form     url.Values // the form as it was filled in
+	Changes *list
+	Hidden  url.Values // the form as it was filled in, and the revision that the change is compared with
 }
 
 // newPreview asks what the change in the form would do; it returns nil if there is none. A change
@@ -103,20 +103,16 @@ func (h *Handler) newPreview(c *call, now *marchv1.Tag) (v *previewView) {
 		return nil
 	}
 	c.asked = "settings"
-	settings := setting.Settings(setting.KindOf(now), false)
 	request := &marchv1.UpdateTagRequest{DryRun: true}
 	err := readUpdate(c, request)
 	if err == nil {
-		v = &previewView{Revision: now.GetRevision(), Form: url.Values{"kind": {setting.KindOf(now).String()}}}
+		v = &previewView{Hidden: c.sent()}
 		request.IfRevision, request.Confirm = 0, false
 		v.UpdateTagResponse, err = h.console.UpdateTag(c.Context(), request)
 	}
+	var changed []setting.Change
 	if err == nil {
-		for _, s := range setting.Diff(settings, now, v.GetTag()) {
-			v.Changes = append(v.Changes, difference{Field: sentence(s.Words()), From: shown(s.Setting, s.From),
-				To: shown(s.Setting, s.To)})
-		}
-		if len(v.Changes) == 0 {
+		if changed = setting.Diff(setting.Settings(setting.KindOf(now), false), now, v.GetTag()); len(changed) == 0 {
 			err = allocator.Errorf(allocator.Invalid,
 				"nothing was changed: these are the settings that the tag has")
 		}
@@ -127,10 +123,14 @@ func (h *Handler) newPreview(c *call, now *marchv1.Tag) (v *previewView) {
 		}
 		return nil
 	}
-	for _, s := range settings {
-		if values, ok := c.Form[s.Name()]; ok {
-			v.Form[s.Name()] = values
-		}
+	const heads = "*Setting Now Then"
+	v.Changes = newTable("What changes", heads, changed, func(s setting.Change) (listRow, palette, []any) {
+		return listRow{}, nil, []any{sentence(s.Words()), html("<del>%s</del>", groups(shown(s.Setting, s.From))),
+			html("<ins>%s</ins>", groups(shown(s.Setting, s.To)))}
+	})
+	v.Hidden.Set("revision", strconv.FormatInt(now.GetRevision(), 10))
+	if len(v.GetStops()) > 0 {
+		v.Hidden.Set("confirm", "on")
 	}
 	return v
 }
@@ -151,13 +151,11 @@ func readUpdate(c *call, r *marchv1.UpdateTagRequest) (err error) {
 
 // skipView is the form of a skip and, once that was filled in, its effect.
 type skipView struct {
-	Fields  []settingField
-	To      int64
+	*marchv1.SkipTagRequest
+	Fields  []field
 	Rooms   []choice
-	All     bool // the rooms: then also those that come later
-	Force   bool
-	Confirm bool
-	What    []skipRoom
+	What    *list      // of a skip to confirm
+	Hidden  url.Values // that confirms it
 	Problem *problem
 }
 
@@ -166,48 +164,44 @@ type choice struct {
 	Checked bool
 }
 
-type skipRoom struct {
-	Room     string
-	From, To int64
-	Lost     int64 // IDs of the room's range that are never issued
-}
-
 func newSkip(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) skipView {
-	v, request := skipView{All: true}, &marchv1.SkipTagRequest{}
+	v := skipView{SkipTagRequest: &marchv1.SkipTagRequest{}}
 	for _, room := range operator.ByLower(l.GetRooms()) {
-		checked := !c.asks("skip") || slices.Contains(c.Form["room"], room)
-		v.Rooms, v.All = append(v.Rooms, choice{Name: room, Checked: checked}), v.All && checked
+		v.Rooms = append(v.Rooms, choice{room, !c.asks("skip") || slices.Contains(c.Form["room"], room)})
 	}
-	v.Problem = c.preview("skip", func() error { return v.read(c, request, t, l) }, "to", "rooms")
-	v.Fields = c.fields("skip", "skip", setting.SkipFields, request, v.Problem)
+	v.Problem = c.preview("skip", func() error { return v.read(c, t, l) }, "to", "rooms")
+	v.Fields = c.fields("skip", "skip", setting.SkipFields, v.SkipTagRequest, v.Problem)
 	return v
 }
 
 // read reads the form, and what the skip in it does. Its error is Invalid.
-func (v *skipView) read(c *call, request *marchv1.SkipTagRequest, t *marchv1.GetTagResponse, l *marchv1.Layout) error {
-	if err := readSkip(c, request); err != nil {
+func (v *skipView) read(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) error {
+	if err := readSkip(c, v.SkipTagRequest); err != nil {
 		return err
 	}
-	v.To, v.Force = request.GetTo(), request.GetForce()
 	layout, err := api.LayoutFromProto(l)
 	if err != nil {
 		return err
 	}
-	from := make(map[string]int64)
+	next, does := make(map[string]int64), false
 	for _, m := range t.GetMarks() {
-		from[m.GetRoom()] = m.GetNext()
+		next[m.GetRoom()] = m.GetNext()
 	}
-	for _, room := range v.Rooms {
-		if room.Checked {
-			s := skipRoom{Room: room.Name, From: max(t.GetTag().GetStart(), from[room.Name])}
-			s.To = max(v.To, s.From)
-			s.Lost = layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], s.From, s.To)
-			v.What, v.Confirm = append(v.What, s), v.Confirm || s.To > s.From
-		}
-	}
-	if !v.Confirm {
+	chosen := slices.DeleteFunc(slices.Clone(v.Rooms), func(room choice) bool { return !room.Checked })
+	what := newTable("What the skip does", "*Room #Mark_now #Then_at_least #IDs_of_its_range_lost", chosen,
+		func(room choice) (listRow, palette, []any) {
+			from := max(t.GetTag().GetStart(), next[room.Name])
+			to := max(v.GetTo(), from)
+			does = does || to > from
+			return listRow{}, nil, []any{room.Name, from, to,
+				layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], from, to)}
+		})
+	if !does {
 		return allocator.Errorf(allocator.Invalid,
-			"to: %d; allowed: above the mark of a chosen room, otherwise nothing would change", v.To)
+			"to: %d; allowed: above the mark of a chosen room, otherwise nothing would change", v.GetTo())
+	}
+	if v.What, v.Hidden = what, c.sent(); len(chosen) == len(v.Rooms) { // then also those that come later
+		v.Hidden.Set("all", "on")
 	}
 	return nil
 }
@@ -230,32 +224,29 @@ func readSkip(c *call, r *marchv1.SkipTagRequest) error {
 
 // prescaleView is the form of a prescale and its effect.
 type prescaleView struct {
-	Fields    []settingField
-	For       string
-	Confirm   bool
-	Instances int
-	Each, All int64
-	Problem   *problem
+	*marchv1.PrescaleTagRequest
+	Fields  []field
+	All     int64      // IDs that instances lease at once
+	Hidden  url.Values // that confirms it; nil before it is asked for
+	Problem *problem
 }
 
-func newPrescale(c *call, t *marchv1.GetTagResponse) prescaleView {
-	v := prescaleView{Instances: len(t.GetChains())}
-	request := &marchv1.PrescaleTagRequest{Step: t.GetTag().GetPrescale()}
+func newPrescale(c *call, t *marchv1.GetTagResponse) (v prescaleView) {
+	v.PrescaleTagRequest = &marchv1.PrescaleTagRequest{Step: t.GetTag().GetPrescale()}
 	v.Problem = c.preview("prescale", func() error {
-		if err := readPrescale(c, request); err != nil {
+		if err := readPrescale(c, v.PrescaleTagRequest); err != nil {
 			return err
 		}
-		v.Each, v.For = request.GetStep(), shortest(request.GetDuration().AsDuration())
-		if most := t.GetTag().GetMaxStep(); v.Each > most {
-			return allocator.Errorf(allocator.Invalid, "step: %d; allowed: 0 to max_step (%d)", v.Each, most)
+		if most := t.GetTag().GetMaxStep(); v.GetStep() > most {
+			return allocator.Errorf(allocator.Invalid, "step: %d; allowed: 0 to max_step (%d)", v.GetStep(), most)
 		}
 		for _, chain := range t.GetChains() {
-			v.All += max(v.Each-chain.GetHeld(), 0)
+			v.All += max(v.GetStep()-chain.GetHeld(), 0)
 		}
-		v.Confirm = true
+		v.Hidden = c.sent()
 		return nil
 	}, "step", "duration")
-	v.Fields = c.fields("prescale", "pre", setting.PrescaleFields, request, v.Problem)
+	v.Fields = c.fields("prescale", "pre", setting.PrescaleFields, v.PrescaleTagRequest, v.Problem)
 	return v
 }
 

@@ -17,17 +17,6 @@ import (
 // tagsPage is how many tags a page shows.
 const tagsPage = 50
 
-type tagsView struct {
-	*marchv1.SearchTagsResponse
-	Search      string
-	Tags        *list
-	First, Last int
-	Prev, Next  string // addresses
-	New         tagForm
-	NewOpen     bool
-	Orders      []shownLink // by name, rate or risk
-}
-
 // column is the head of a column by which tags can be sorted.
 type column struct {
 	Title, Address, Sorted string
@@ -52,8 +41,9 @@ func (h *Handler) tags(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &tagsView{NewOpen: q.Get("do") == "new", SearchTagsResponse: found, Search: q.Get("search"),
+	v := &listPage{Tags: found, Search: q.Get("search"), Unreadable: found.GetUnreadable(),
 		New: newTagForm(c, "create", nil)}
+	v.New.Open = v.New.Problem != nil || q.Get("do") == "new"
 	for _, o := range []struct {
 		label, sort, order string
 		by                 marchv1.TagSort
@@ -71,10 +61,10 @@ func (h *Handler) tags(c *call) (any, error) {
 			found.Tags[i] = &marchv1.TagSummary{Tag: t.GetTag(), Marks: t.GetMarks(), Used: t.GetUsed(), Rate: -1}
 		}
 	}
-	v.Tags = newList("Tags", setting.Tags, found.GetTags(), func(t *marchv1.TagSummary) (listRow, palette) {
+	l := newList("Tags", setting.Tags, found.GetTags(), func(t *marchv1.TagSummary) (listRow, palette) {
 		return listRow{ID: "tag-" + t.GetTag().GetName(), Page: "/tags/" + escape(t.GetTag().GetName())}, c.colour
 	})
-	v.Tags.Class = " tags"
+	l.Class = " tags"
 	for _, c := range setting.Tags {
 		head, order := column{Title: c.Title, Number: c.Number}, ""
 		if api.Word(by) == c.Sort {
@@ -87,14 +77,19 @@ func (h *Handler) tags(c *call) (any, error) {
 			order = "down"
 		}
 		head.Address = with(q, "sort", c.Sort, "order", order, "page", "")
-		v.Tags.Heads = append(v.Tags.Heads, head)
+		l.Heads = append(l.Heads, head)
 	}
-	v.First, v.Last = (page-1)*tagsPage+1, (page-1)*tagsPage+len(v.Tags.Rows)
+	first, last := (page-1)*tagsPage+1, (page-1)*tagsPage+len(l.Rows)
+	v.Lists = []*list{l}
+	if found.GetAsOf() == nil || len(l.Rows) == 0 {
+		return v, nil
+	}
+	v.Where = num(first) + " to " + num(last) + " of " + num(found.GetFound())
 	if page > 1 {
-		v.Prev = with(q, "page", strconv.Itoa(page-1))
+		v.Newest = with(q, "page", strconv.Itoa(page-1))
 	}
-	if int64(v.Last) < found.GetFound() && len(v.Tags.Rows) > 0 {
-		v.Next = with(q, "page", strconv.Itoa(page+1))
+	if int64(last) < found.GetFound() {
+		v.Older = with(q, "page", strconv.Itoa(page+1))
 	}
 	return v, nil
 }
@@ -127,45 +122,53 @@ func (h *Handler) createTag(c *call) (string, error) {
 
 // tagForm is a tag's settings as a form has them.
 type tagForm struct {
-	Name, Kind                string
-	Kinds                     []string
-	Any, Counter, Rare, Timed []settingField
+	Kind                      string
+	Any, Counter, Rare, Timed []field
 	More                      bool // a field that is folded away was filled in
+	Open                      bool
 	Problem                   *problem
 }
 
 // newTagForm returns the form of a tag; t is nil for one that is to be created.
 func newTagForm(c *call, form string, t *marchv1.Tag) tagForm {
-	kind, word, prefix := setting.KindOf(t), setting.KindOf(t).String(), "s"
+	kind, prefix := setting.KindOf(t), "s"
+	f := tagForm{Kind: c.or(form, "kind", kind.String()), Problem: c.problemOf(form, "tag", "kind")}
 	if t == nil {
 		kind, prefix = setting.Any, "new"
 	}
-	f := tagForm{Name: c.or(form, "name", ""), Kind: c.or(form, "kind", word), Kinds: []string{"counter", "time"},
-		Problem: c.problemOf(form, "tag", "kind")}
 	settings := setting.Settings(kind, t == nil)
-	if p := f.Problem; p != nil && p.Field == "" {
+	switch p := f.Problem; {
+	case p != nil && p.Field == "tag":
+		p.Field = "name"
+	case p != nil && p.Field == "":
 		for _, s := range settings { // an error names the form's field, or the message's
 			if p := c.problemOf(form, s.Name(), s.Path[strings.LastIndexByte(s.Path, '.')+1:]); p.Field != "" {
 				f.Problem = &problem{s.Name(), p.Text}
 			}
 		}
 	}
+	if t == nil {
+		f.Any = []field{{ID: "new-name", Name: "name", Label: "Name", Value: c.or(form, "name", ""), P: f.Problem,
+			Hint: "a to z, 0 to 9, and . _ - inside", Required: true},
+			{ID: "new-kind", Name: "kind", Label: "Kind", Value: f.Kind, P: f.Problem,
+				Hint: "a counter, or time-ordered IDs", Of: []string{"counter", "time"}}}
+	}
 	for _, s := range settings {
-		field := c.field(form, prefix, s, s.Text(t), f.Problem)
-		if standard := s.Default(); t == nil && standard != "" && !field.Box {
-			field.Hint, field.None = field.Hint+"; "+shown(s, standard)+" if left empty", "default"
+		one := c.field(form, prefix, s, s.Text(t), f.Problem)
+		if standard := s.Default(); t == nil && standard != "" && one.Type == "" {
+			one.Hint, one.None = one.Hint+"; "+shown(s, standard)+" if left empty", "default"
 		} else if t == nil {
-			field.None = "none"
+			one.None = "none"
 		}
-		list := [...]*[]settingField{setting.Any: &f.Any, setting.Counter: &f.Counter, setting.Timed: &f.Timed}[s.Kind]
+		list := [...]*[]field{setting.Any: &f.Any, setting.Counter: &f.Counter, setting.Timed: &f.Timed}[s.Kind]
 		if s.Rare && t == nil {
 			list = &f.Rare
 		}
-		*list = append(*list, field)
+		*list = append(*list, one)
 	}
 	if t == nil {
 		f.Rare = append(f.Rare, c.fields(form, prefix, setting.CreateFields, &marchv1.CreateTagRequest{}, f.Problem)...)
-		f.More = slices.ContainsFunc(f.Rare, func(s settingField) bool { return s.Value != "" })
+		f.More = slices.ContainsFunc(f.Rare, func(f field) bool { return f.Value != "" })
 	}
 	return f
 }

@@ -101,24 +101,42 @@ func New(cfg Config) (*Handler, error) {
 		{name: "overview", label: "Overview", path: "/{$}", every: second, build: (*Handler).overview},
 		{name: "history", label: "History", path: "/history", every: 5 * second, build: (*Handler).history},
 		{name: "capacity", label: "Capacity", title: "What runs out first", path: "/capacity", every: 5 * second,
-			build: (*Handler).capacity},
-		{name: "tags", label: "Tags", path: "/tags", every: 2 * second, ofRooms: true, build: (*Handler).tags},
+			lists: true, build: (*Handler).capacity},
+		{name: "tags", label: "Tags", path: "/tags", every: 2 * second, ofRooms: true, lists: true,
+			build: (*Handler).tags, filter: &filter{Button: "Search", All: "All tags", Fields: []field{
+				{Name: "search", Label: "Search tags", Type: "search", Place: "Part of a name", Bare: true}}}},
 		{name: "tag", nav: "tags", path: "/tags/{tag}", every: second, ofRooms: true, build: (*Handler).tag},
 		{name: "migrations", label: "Migrations", path: "/migrations", every: second, ofRooms: true,
 			build: (*Handler).migrations},
 		{name: "migration", nav: "migrations", title: "Migration", path: "/migrations/{id}", every: second / 2,
 			ofRooms: true, build: (*Handler).migration},
-		{name: "instances", label: "Instances", path: "/instances", every: second, ofRooms: true,
-			build: (*Handler).instances},
-		{name: "workers", label: "Workers", path: "/workers", every: 2 * second, ofRooms: true,
-			build: (*Handler).workers},
-		{name: "decode", label: "Decode", path: "/decode", every: 5 * second, still: always, build: (*Handler).decode},
-		{name: "find", title: "Find", path: "/find", every: 5 * second, still: always, build: (*Handler).find},
-		{name: "audit", label: "Audit", path: "/audit", every: 2 * second, still: searched, build: (*Handler).audit},
-		{name: "none", title: "Not found", build: (*Handler).none},
+		{name: "instances", label: "Instances", path: "/instances", every: second, ofRooms: true, lists: true,
+			build: (*Handler).instances, filter: &filter{Button: "Show", Fields: []field{ofRoom}}},
+		{name: "workers", label: "Workers", path: "/workers", every: 2 * second, ofRooms: true, lists: true,
+			build: (*Handler).workers, filter: &filter{Button: "Show", Fields: []field{ofRoom,
+				{ID: "of-bits", Name: "bits", Label: "Bits", Place: "all widths", Digits: true, Bare: true}}}},
+		{name: "decode", label: "Decode", path: "/decode", every: 5 * second, still: always, build: (*Handler).decode,
+			filter: &filter{Button: "Decode", Main: true, Fields: []field{{Name: "tag", Label: "Tag", Required: true},
+				{Name: "id", Label: "ID or text", Required: true}}}},
+		{name: "find", title: "Find", path: "/find", every: 5 * second, still: always, build: (*Handler).find,
+			filter: &filter{Button: "Find", Fields: []field{{ID: "find", Name: "search", Type: "search", Bare: true,
+				Label: "Find pages, tags, rooms and commands", Place: "A page, tag, room, command or ID"}}}},
+		{name: "audit", label: "Audit", path: "/audit", every: 2 * second, still: searched, lists: true,
+			build: (*Handler).audit, filter: &filter{Button: "Filter", All: "All changes", Class: " narrow",
+				Fields: []field{{Name: "actor", Label: "Actor", Place: "contains"},
+					{Name: "action", Label: "Action", Place: "contains"},
+					{Name: "object", Label: "Object", Place: "begins with, like tags/"},
+					{Name: "exact", Label: "exactly this object", Type: "checkbox", Bare: true},
+					{Name: "since", Label: "From (UTC)", Type: "datetime-local"},
+					{Name: "until", Label: "Before (UTC)", Type: "datetime-local"}}}},
+		{name: "none", title: "Not found", lists: true, build: (*Handler).none},
 	} {
+		of := p.name
+		if p.lists {
+			of = "list"
+		}
 		p.text, err = template.New(p.name).Funcs(h.functions()).ParseFS(templates, "templates/frame.html",
-			"templates/parts.html", "templates/"+p.name+".html")
+			"templates/parts.html", "templates/"+of+".html")
 		if err != nil {
 			return nil, err
 		}
@@ -130,7 +148,7 @@ func New(cfg Config) (*Handler, error) {
 }
 
 type page struct {
-	name  string        // of its template
+	name  string        // also of its template
 	label string        // in the menu; empty for a page that is not there
 	nav   string        // the name of the menu's entry
 	title string        // if it is not the label
@@ -139,7 +157,9 @@ type page struct {
 	// still reports whether a page has no stream, because it hardly changes or
 	// costs much to make. nil means that it always has one.
 	still   func(url.Values) bool
-	ofRooms bool // it shows rooms: build gets the layout, and the rooms' colours
+	ofRooms bool    // it shows rooms: build gets the layout, and the rooms' colours
+	lists   bool    // build returns a listPage, and the template is that of all pages of lists
+	filter  *filter // nil for none
 	build   func(*Handler, *call) (body any, err error)
 	text    *template.Template
 }
@@ -231,10 +251,11 @@ type frame struct {
 	Live       string // the address of its stream; empty for none
 	Back       string // its own address, also after a form; with what was typed, if the form is a plan
 	Body       any
-	Err        error // why there is no Body
-	Missing    bool  // Err is NotFound
-	Refused    bool  // Err is Denied
-	Outage     bool  // Err is Unavailable, so etcd does not answer
+	Filter     *filter // nil for none
+	Err        error   // why there is no Body
+	Missing    bool    // Err is NotFound
+	Refused    bool    // Err is Denied
+	Outage     bool    // Err is Unavailable, so etcd does not answer
 	Notice     notice
 	Problems   int    // of the cluster; 0 if the caller may not see them
 	Refresh    string // the address that a browser without scripts goes on to; empty for none
@@ -309,13 +330,15 @@ func (h *Handler) frame(p *page, c *call) (f *frame, err error) {
 		return f, err
 	}
 	h.live.made(p, time.Now())
-	f.Body = body
+	f.Body, f.Filter = body, p.filled(shown)
 	switch b := body.(type) {
 	case *overviewView:
 		f.Problems = len(b.GetProblems())
 		h.problems.set(f.Problems)
 	case *migrationsView:
 		f.Refresh = b.refresh()
+	case *listPage:
+		b.Page, b.Filtered = p.name, f.Filter != nil && f.Filter.Given
 	}
 	if p.still != nil && p.still(c.URL.Query()) {
 		f.Live = ""

@@ -1,0 +1,91 @@
+package web
+
+import (
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
+)
+
+// The pages of instances, workers and of what runs out. Those of tags and of the audit have files of their own.
+
+func (h *Handler) instances(c *call) (any, error) {
+	q := c.query()
+	room := q.Get("room")
+	answer, err := h.console.ListInstances(c.Context(), &marchv1.ListInstancesRequest{Room: room, Status: true})
+	if err != nil {
+		return nil, err
+	}
+	v := &listPage{Room: room, Refused: c.problemOf("forget"), Problems: c.shown(answer.GetProblems()),
+		Bad: answer.GetHalt() != nil || answer.GetProblem() != ""}
+	l := newList("Instances", setting.Instances, answer.GetInstances(), func(i *marchv1.Instance) (listRow, palette) {
+		actions := html(`<a href="/audit?exact=on&amp;object=rooms/%s/%s">Changes</a>`, i.GetRoom(), i.GetName())
+		if c.may(marchv1.ConsoleService_ForgetInstance_FullMethodName, "", i.GetRoom()) {
+			at := with(q, "do", "forget", "of", i.GetRoom(), "name", i.GetName())
+			actions += html(` <a href="%s">Forget…</a>`, at)
+		}
+		return listRow{ID: "i-" + i.GetRoom() + "-" + i.GetName(), Actions: actions}, c.colour
+	})
+	for k, i := range answer.GetInstances() {
+		l.warn(k, "Layout", i.GetVersion() < c.layout.GetLayout().GetLayout().GetVersion())
+		l.warn(k, "etcd", i.GetStatus().GetEtcdAwaySince() != nil)
+		if q.Get("do") == "forget" && q.Get("of") == i.GetRoom() && q.Get("name") == i.GetName() {
+			v.Forget = i
+		}
+	}
+	v.Lists = []*list{l}
+	return v, nil
+}
+
+// workersPage is how many workers a page shows.
+const workersPage = 50
+
+func (h *Handler) workers(c *call) (any, error) {
+	q := c.URL.Query()
+	r := &marchv1.ListWorkersRequest{PageSize: workersPage, PageToken: q.Get("after"), Room: q.Get("room")}
+	if q.Get("bits") != "" {
+		if err := c.fill(r, setting.Of(r, "bits", "")); err != nil {
+			return nil, err
+		}
+	}
+	answer, err := h.console.ListWorkers(c.Context(), r)
+	if err != nil {
+		return nil, err
+	}
+	return &listPage{Unreadable: answer.GetUnreadable(), pages: pagesOf(q, "after", answer.GetNextPageToken()),
+		Lists: []*list{listSlices(answer.GetSlices(), c.colour), listWorkers(answer.GetWorkers(), c.colour)}}, nil
+}
+
+func (h *Handler) capacity(c *call) (any, error) {
+	answer, err := h.console.GetCapacity(c.Context(), &marchv1.GetCapacityRequest{})
+	if err != nil {
+		return nil, err
+	}
+	l := newList("What runs out first", setting.Capacity, answer.GetCapacity(),
+		func(c *marchv1.Capacity) (listRow, palette) {
+			c.What, c.Note = sentence(c.GetWhat()), grouped(c.GetNote())
+			return listRow{Page: capacityLink(c)}, nil
+		})
+	l.Class = " capacity"
+	return &listPage{Lists: []*list{l}, Unread: answer.GetTagsAsOf() == nil}, nil
+}
+
+// capacityLink returns the page on which an operator sees what runs out; empty for none.
+func capacityLink(c *marchv1.Capacity) string {
+	switch c.GetKind() {
+	case marchv1.CapacityKind_CAPACITY_KIND_IDS, marchv1.CapacityKind_CAPACITY_KIND_PERIOD,
+		marchv1.CapacityKind_CAPACITY_KIND_TIME:
+		return "/tags/" + escape(c.GetTag())
+	case marchv1.CapacityKind_CAPACITY_KIND_RESERVE:
+		return "/instances" + with(nil, "room", c.GetRoom())
+	case marchv1.CapacityKind_CAPACITY_KIND_WORKERS:
+		return "/workers" + with(nil, "room", c.GetRoom())
+	case marchv1.CapacityKind_CAPACITY_KIND_TAGS:
+		return "/tags?sort=used&order=down"
+	case marchv1.CapacityKind_CAPACITY_KIND_ROOMS:
+		return "/"
+	case marchv1.CapacityKind_CAPACITY_KIND_CERTIFICATE:
+		if room := roomOf(c.GetProcess()); room != c.GetProcess() {
+			return "/instances" + with(nil, "room", room)
+		}
+	}
+	return ""
+}
