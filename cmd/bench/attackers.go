@@ -133,11 +133,14 @@ func dialCounted(counts *counts, address, from string) (*grpc.ClientConn, error)
 	})
 }
 
+// pause is how long an attacker waits after a failure, but for one that does not.
+const pause = 10 * time.Millisecond
+
 // forever calls try again and again, with a pause after a failure.
-func forever(ctx context.Context, try func() error) error {
+func forever(ctx context.Context, pause time.Duration, try func() error) error {
 	for ctx.Err() == nil {
 		if err := try(); err != nil {
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(pause)
 		}
 	}
 	return ctx.Err()
@@ -148,7 +151,7 @@ func resets(ctx context.Context, counts *counts, address string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for range 4 {
 		group.Go(func() error {
-			return forever(ctx, func() error {
+			return forever(ctx, pause, func() error {
 				c, err := dialRaw(ctx, counts, address, badCaller+"1", marchv1.IDService_Next_FullMethodName)
 				if err != nil {
 					return err
@@ -176,7 +179,7 @@ func resets(ctx context.Context, counts *counts, address string) error {
 
 // silent opens 60,000 streams on one connection, and sends nothing on them.
 func silent(ctx context.Context, counts *counts, address string) error {
-	return forever(ctx, func() error {
+	return forever(ctx, pause, func() error {
 		c, err := dialRaw(ctx, counts, address, badCaller+"1", marchv1.IDService_Stream_FullMethodName)
 		if err != nil {
 			return err
@@ -200,22 +203,28 @@ func silent(ctx context.Context, counts *counts, address string) error {
 // eager sends requests on 500 streams of 10 connections as fast as it can, and reads the
 // answers.
 func eager(ctx context.Context, counts *counts, address string) error {
-	return eagerStreams(ctx, counts, address, 1, true)
+	return eagerStreams(ctx, counts, address, 1, true, pause)
+}
+
+// reopener is eager, and opens a stream that was refused again without a pause.
+func reopener(ctx context.Context, counts *counts, address string) error {
+	return eagerStreams(ctx, counts, address, 1, true, 0)
 }
 
 // eagerCallers is eager, from 50 addresses.
 func eagerCallers(ctx context.Context, counts *counts, address string) error {
-	return eagerStreams(ctx, counts, address, 50, true)
+	return eagerStreams(ctx, counts, address, 50, true, pause)
 }
 
 // deaf is eager, but reads no answer.
 func deaf(ctx context.Context, counts *counts, address string) error {
-	return eagerStreams(ctx, counts, address, 1, false)
+	return eagerStreams(ctx, counts, address, 1, false, pause)
 }
 
 // eagerStreams has 500 streams on ten connections, or on one of each caller. It opens a stream that was refused
-// again, after 10 ms.
-func eagerStreams(ctx context.Context, counts *counts, address string, callers int, read bool) error {
+// again, after a pause.
+func eagerStreams(ctx context.Context, counts *counts, address string, callers int, read bool,
+	pause time.Duration) error {
 	conns := max(10, callers)
 	streams := 500 / conns
 	group, ctx := errgroup.WithContext(ctx)
@@ -227,7 +236,7 @@ func eagerStreams(ctx context.Context, counts *counts, address string, callers i
 		client := marchv1.NewIDServiceClient(conn)
 		for k := range streams {
 			group.Go(func() error {
-				return forever(ctx, func() error {
+				return forever(ctx, pause, func() error {
 					stream, err := client.Stream(ctx)
 					if err != nil {
 						return err

@@ -217,11 +217,15 @@ func dialFrom(address, from string, wrap func(net.Conn) net.Conn) (*grpc.ClientC
 		}))
 }
 
-// leased returns a cluster of rooms with a number of tags, all leased in each room. No room runs.
+// leasing is how many rooms lease each tag.
+const leasing = 3
+
+// leased returns a cluster of rooms with a number of tags, all leased in the first three rooms. No room runs.
 func (p *part) leased(tags int, rooms ...allocator.Room) *processes {
 	c := p.processes(equal(rooms...))
-	for _, address := range c.startRooms(rooms...) {
-		c.lease(address, model)
+	addresses := c.startRooms(rooms...)
+	for _, room := range rooms[:min(leasing, len(rooms))] {
+		c.lease(addresses[room], model)
 	}
 	c.stopRooms()
 	c.fill(tags)

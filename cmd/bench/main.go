@@ -47,7 +47,7 @@ var yardsticks = []measurement{
 
 var scales = []measurement{
 	{"million", million}, {"attacks", attacks}, {"recover", recovers}, {"trips", trips}, {"moves", moves},
-	{"far", far}, {"writes", etcdWrites}, {"pages", pages}, {"midnight", midnight},
+	{"far", far}, {"writes", etcdWrites}, {"HTTP", httpRows}, {"pages", pages}, {"midnight", midnight},
 }
 
 func main() {
@@ -63,7 +63,7 @@ func main() {
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	flags.IntVar(&b.rounds, "rounds", 5, "how often each figure is measured")
 	if len(args) > 0 && args[0] == "scale" {
-		args, all, b.strict = args[1:], scales, true
+		args, all, b.strict, b.unit = args[1:], scales, true, time.Second
 		flags.IntVar(&b.tags, "tags", 1_000_000, "how many tags there are, in memory and in etcd")
 		flags.IntVar(&b.busy, "busy", 10_000, "how many of them million uses")
 		flags.IntVar(&b.seconds, "seconds", 5, "how long each measurement takes")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"fmt"
 	"net/http"
@@ -13,9 +14,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/mirror"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/api/tlsfiles"
 	marchconsole "github.com/march-id/march/console"
+	"github.com/march-id/march/internal/certs"
+	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 )
 
@@ -24,8 +29,9 @@ import (
 // time counts, the first one of a newly started console included. Counting costs, and reading tags
 // for pages of tags, continue beside the next requests.
 func pages(p *part) {
-	c := p.leased(p.tags, "a", "b", "c")
-	c.startRooms("a", "b", "c")
+	rooms := []allocator.Room{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
+	c := p.leased(p.tags, rooms...)
+	c.startRooms(rooms...)
 	time.Sleep(2 * time.Second) // an instance knows its rates after a second: before, `march status` waits for them
 	console := c.startConsole()
 	longest := func(what string, ask func(), note func() string) {
@@ -40,8 +46,8 @@ func pages(p *part) {
 		if note != nil {
 			said += note()
 		}
-		p.figure(row{what: fmt.Sprintf("%s, %d tags", what, p.tags), goal: 0.5, atMost: true, unit: "s", note: said},
-			took.Seconds())
+		p.figure(row{what: fmt.Sprintf("%s, %d tags, %d rooms", what, p.tags, len(rooms)), goal: 0.5, atMost: true,
+			unit: "s", note: said}, took.Seconds())
 	}
 	var token string
 	list := func(from string) {
@@ -68,8 +74,15 @@ func pages(p *part) {
 		}
 	}, nil)
 	// The form of a plan that moves residues from room a to room b.
-	form := url.Values{
-		"boundary": {"300"}, "room": {"a", "b", "c"}, "lower": {"0", "50", "200"}, "upper": {"50", "200", "300"},
+	form := url.Values{"boundary": {strconv.Itoa(100 * len(rooms))}}
+	edges := []int{0, 50}
+	for i, room := range rooms {
+		if i > 0 {
+			edges = append(edges, 100*(i+1))
+		}
+		form.Add("room", string(room))
+		form.Add("lower", strconv.Itoa(edges[i]))
+		form.Add("upper", strconv.Itoa(edges[i+1]))
 	}
 	longest("plan in the browser", func() { p.check(console.get("/migrations", form, "The plan: 2 moves")) },
 		func() string { return fmt.Sprintf("; its costs after %.3g s", console.count(p, plan).Seconds()) })
@@ -77,8 +90,58 @@ func pages(p *part) {
 		p.await("the list of tags", func() bool { return console.get("/tags", nil, string(tagName(0))) == nil })
 	}, nil)
 	longest("overview page, while tags are read", func() { p.check(console.get("/", nil, "layout 1")) }, nil)
+	for _, page := range []string{"/instances", "/capacity", "/workers", "/audit", "/history",
+		"/tags/" + string(tagName(0))} {
+		longest("page "+page, func() { p.check(console.get(page, nil, "</html>")) }, nil)
+	}
 	c.end(console.cmd)
+	c.windows()
 	c.mirrors()
+}
+
+// windows measures how many windows of one browser a console keeps live over TLS: each has its page and a tick.
+func (c *processes) windows() {
+	const windows, within = 20, 10 * time.Second
+	ca := testcerts.New(c)
+	pair := ca.Write("console", certs.Leaf{Hosts: []string{"127.0.0.1"}})
+	at := c.freeAddress()
+	console := c.begin("console-tls", "console", "--etcd", cmp.Or(c.consoleAt, c.etcd.Address), "--grpc",
+		c.freeAddress(), "--http", at, "--tls-cert", pair.Cert, "--tls-key", pair.Key)
+	files := testcerts.Open(c, tlsfiles.Config{Flags: "tls", CA: ca.Root})
+	browser := &http.Client{Transport: &http.Transport{TLSClientConfig: files.Client("127.0.0.1"),
+		ForceAttemptHTTP2: true, MaxConnsPerHost: 1}}
+	get := func(path string) (*http.Response, error) {
+		request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://"+at+path, http.NoBody)
+		c.check(err)
+		return browser.Do(request)
+	}
+	c.await("the console to be ready", func() bool {
+		answer, err := get("/readyz")
+		if err == nil {
+			_ = answer.Body.Close()
+		}
+		return err == nil && answer.StatusCode == http.StatusOK
+	})
+	live := make(chan bool, windows)
+	for range windows {
+		answer := must(get("/live/tags"))
+		time.AfterFunc(within, func() { _ = answer.Body.Close() })
+		go func() {
+			page, tick := false, false
+			for lines := bufio.NewScanner(answer.Body); !(page && tick) && lines.Scan(); {
+				page, tick = page || strings.HasPrefix(lines.Text(), "id: "), tick || lines.Text() == "event: tick"
+			}
+			live <- page && tick && answer.ProtoMajor == 2
+		}()
+	}
+	kept := 0
+	for range windows {
+		if <-live {
+			kept++
+		}
+	}
+	c.figure(row{what: "windows of one browser that are live over one connection", goal: windows}, float64(kept))
+	c.end(console)
 }
 
 // mirrors measures a console's mirror: when it has seen all tags and marks, and the console's memory then.
