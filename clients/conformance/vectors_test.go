@@ -157,8 +157,12 @@ func windows(t *testing.T) (all []vector) {
 			Epoch: epoch}, Worker: 7, Sequence: timeid.Carry},
 		{Layout: timeid.Layout{TimeBits: 31, WorkerBits: 10, SequenceBits: 3, Unit: time.Second, Epoch: epoch},
 			Worker: 0, Sequence: timeid.Carry, CarryTo: 5},
+		{Layout: timeid.Layout{TimeBits: 41, WorkerBits: 10, SequenceBits: 4, Unit: time.Millisecond, Epoch: epoch},
+			Worker: 3, Sequence: timeid.Random, RandomBelow: 1}, // of one number to begin with
+		{Layout: timeid.Wide, Worker: 5}, // IDs of 80 bits exist only as texts
 	} {
 		unit := tag.Layout.Unit.Milliseconds()
+		epoch := tag.Layout.Epoch
 		now := int64(0)
 		tag.Clock = func() int64 { return now }
 		tag.Window = timeid.Window{From: epoch + 10*unit, Until: epoch + 100*unit + unit/2}
@@ -175,7 +179,7 @@ func windows(t *testing.T) (all []vector) {
 			var run allocator.Run
 			for range step.n {
 				id, ok := g.TryNext()
-				if !ok {
+				if !ok || tag.Layout == timeid.Wide {
 					break
 				}
 				if run.Count++; run.Count == 1 {
@@ -283,5 +287,25 @@ func failures() (all []vector) {
 	add(http.StatusNotFound, `{"code":"NOT_FOUND","message":"no such path"}`, "", "internal", false, 0)
 	add(http.StatusInternalServerError, "[]", "", "internal", false, 0)
 	add(http.StatusConflict, `{"code":"ABORTED","reason":"of a later release","message":"?"}`, "", "internal", false, 0)
+	// Of a reason that a client does not know the status says whether another try may succeed.
+	for _, c := range []struct {
+		status     int
+		body, kind string
+		elsewhere  bool
+	}{
+		{http.StatusRequestTimeout, `{"reason":"of a gateway"}`, "unavailable", true},
+		{http.StatusTooManyRequests, `{"reason":"of a gateway"}`, "too_many", true},
+		{499, `{"reason":"of a gateway"}`, "unavailable", true},
+		{http.StatusBadGateway, `{"reason":"of a gateway"}`, "unavailable", true},
+		{http.StatusServiceUnavailable, `{"reason":"closed"}`, "unavailable", true},
+		{http.StatusGatewayTimeout, `{"reason":["of","a","gateway"],"metadata":[]}`, "unavailable", true},
+		{http.StatusBadRequest, `{"reason":"of a later release"}`, "internal", false},
+		{http.StatusForbidden, `{"reason":5,"message":{},"metadata":"none"}`, "internal", false},
+		{http.StatusTooManyRequests, `{"reason":"exhausted","metadata":[{"limit":"1"}]}`, "exhausted", false},
+		{http.StatusTooManyRequests, `{"reason":"exhausted","metadata":{"limit":["x"]}}`, "exhausted", false},
+		{http.StatusTooManyRequests, `{"reason":"exhausted","metadata":{"limit":"many"}}`, "exhausted", false},
+	} {
+		add(c.status, c.body, "", c.kind, c.elsewhere, 0)
+	}
 	return all
 }

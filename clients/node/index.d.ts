@@ -66,7 +66,7 @@ export declare class Client {
   next(tag: string): Promise<bigint>;
   /** A handle to a tag. It asks no room, and throws for a name that no tag can have. */
   tag(name: string): Tag;
-  /** Drops all IDs that are held, and ends all calls that wait. */
+  /** Drops all IDs that are held. Calls that wait end. */
   close(): void;
 }
 

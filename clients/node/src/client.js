@@ -55,7 +55,7 @@ export class Client {
     return tag;
   }
 
-  /** close drops all IDs that are held, and ends all calls that wait. */
+  /** close drops all IDs that are held. Calls that wait end. */
   close() {
     this.#c.closed = true;
     clearTimeout(this.#timer);
@@ -167,7 +167,7 @@ export class Tag {
 
   /** nextText returns an ID as a text, by the tag's format, of a room. id is undefined for IDs of 80 bits. */
   async nextText() {
-    const { answer } = await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: "1", texts: true } });
+    const answer = await this.#askAgain("/next", { body: { count: "1", texts: true } });
     if (!answer.texts?.length) {
       throw new MarchError("refused", `tag ${this.name}: it has no format, so its IDs have no texts`);
     }
@@ -176,8 +176,21 @@ export class Tag {
 
   /** parseText returns the ID of a text, of a room. */
   async parseText(text) {
-    const path = `${this.#path}:parse?text=${encodeURIComponent(text)}`;
-    return BigInt((await this.#c.rooms.ask(path, { method: "GET" })).answer.id);
+    return BigInt((await this.#askAgain(`:parse?text=${encodeURIComponent(text)}`, { method: "GET" })).id);
+  }
+
+  /** #askAgain returns the answer of a room. After a temporary error it asks again, for some seconds. */
+  async #askAgain(path, request) {
+    for (let [began, pause] = [now(), 20]; !this.#c.closed; pause = Math.min(2 * pause, 500)) {
+      try {
+        return (await this.#c.rooms.ask(this.#path + path, request)).answer;
+      } catch (error) {
+        const wait = error.kind === "unavailable" ? pause : error.retryAfter;
+        if (!error.temporary || now() + wait >= began + PATIENCE) throw error;
+        await sleep(wait);
+      }
+    }
+    throw new MarchError("closed", "the client was closed");
   }
 
   /** warm returns when IDs are held. */
@@ -246,23 +259,17 @@ export class Tag {
   /** #nextTimed returns n IDs of a time-ordered tag: of its worker's window, or else of a room. */
   async #nextTimed(n) {
     const runs = [];
-    let [failing, pause] = [0, 0];
     while (n > 0) {
       await this.#wait(0);
       let got = this.#ofWindow(n);
       if (got?.length === 0) await sleep(this.#ticks.left(Date.now()));
-      const [count, asked] = [Math.min(n, this.#batch), now()];
+      const count = Math.min(n, this.#batch);
       try {
-        got ??= (await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: String(count) } })).answer.runs
+        got ??= (await this.#askAgain("/next", { body: { count: String(count) } })).runs
           .map((r) => new Run(BigInt(r.first), Number(r.count), BigInt(r.stride ?? 1)));
-        failing = pause = 0;
       } catch (error) {
-        failing ||= asked;
-        pause = clamp(2 * pause, 20, 500);
-        const wait = error.kind === "unavailable" ? pause : error.retryAfter;
-        if (error.kind === "invalid" && count > 1) this.#batch = Math.floor(count / 2); // a worker has less in a second
-        else if (!error.temporary || now() + wait >= failing + PATIENCE) throw error;
-        else await sleep(wait);
+        if (error.kind !== "invalid" || count === 1) throw error;
+        this.#batch = Math.floor(count / 2); // a worker has less in a second
         continue;
       }
       runs.push(...got);
@@ -349,13 +356,14 @@ export class Tag {
 
   #takeWindow({ tag, window }, from, sent, nonce) {
     const [worker, since, until, there] = [window.worker, window.fromMs, window.untilMs, window.nowMs].map(Number);
+    this.#window = { worker, since, until, ends: 0 }; // it is ours, whatever the clock: the next answer renews it
+    this.#held = { from, nonce };
     if (Date.now() - (now() - sent) - there > AHEAD) {
       throw new MarchError("refused", `tag ${this.name}: the clock is ahead of that of the room at ${from.url}`);
     }
     this.#ticks = new Ticks(tag, this.#ticks);
     this.#batch = Math.min(BATCH, this.#ticks.perSecond);
-    this.#window = { worker, since, until, ends: sent + until - there };
-    this.#held = { from, nonce };
+    this.#window.ends = sent + until - there;
     this.#ttl = until - Math.max(there, since);
     this.#renewAt = now() + this.#ttl / 2;
     this.#again = 1000;

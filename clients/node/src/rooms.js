@@ -42,10 +42,12 @@ export function errorOf(status, body, retryAfter, name = "room") {
   try {
     answer = JSON.parse(body) ?? {};
   } catch { /* not March's */ }
-  const kind = answer.reason ? KINDS.find((k) => k === answer.reason) : STATUSES[status];
+  let kind = KINDS.find((k) => k === answer.reason) ?? STATUSES[status];
+  if (answer.reason && kind !== answer.reason && !ELSEWHERE.includes(kind)) kind = undefined; // of a later release, say
   const after = /^\d+$/.test(retryAfter ?? "") ? Math.min(Math.max(1000, Number(retryAfter) * 1000), LONGEST) : 1000;
   const error = new MarchError(kind ?? "internal", `${name}: ${answer.message ?? `HTTP status ${status}`}`, after);
-  error.limit = BigInt(answer.metadata?.limit ?? 0);
+  const limit = answer.metadata?.limit;
+  error.limit = /^\d{1,19}$/.test(limit) ? BigInt(limit) : 0n;
   error.noWindow = answer.metadata?.window === "none";
   return error;
 }
@@ -134,14 +136,17 @@ export class Rooms {
     if (tokenFile && !from.mayHaveToken) {
       throw new MarchError("unauthenticated", `${name}: no TLS, so the token is not sent`);
     }
+    const read = (file, kind) => readFile(file, "utf8").catch((error) => { // as it is now: calls are few
+      throw new MarchError(kind, `${file}: ${error.message}`, 1000, { cause: error });
+    });
+    if (tokenFile) {
+      const token = (await read(tokenFile, "unauthenticated")).trim();
+      if (!/^[!-~]+$/.test(token)) throw new MarchError("unauthenticated", `${tokenFile}: no token of one word`);
+      headers.Authorization = `Bearer ${token}`;
+    }
+    const [caPem, certPem, keyPem] = await Promise.all([ca, cert, key].map((file) => file && read(file, "invalid")));
     let status, text, after;
-    try { // the files as they are now: calls are few
-      if (tokenFile) {
-        const token = (await readFile(tokenFile, "utf8")).trim();
-        if (!/^[!-~]+$/.test(token)) throw new MarchError("unauthenticated", `${tokenFile}: no token of one word`);
-        headers.Authorization = `Bearer ${token}`;
-      }
-      const [caPem, certPem, keyPem] = await Promise.all([ca, cert, key].map((file) => file && readFile(file)));
+    try {
       ({ status, text, after } = await new Promise((resolve, reject) => {
         const request = (from.secure ? https : http).request(from.url + path, { method, headers, ca: caPem,
           cert: certPem, key: keyPem, agent: this.#agents[from.secure ? "https:" : "http:"],
@@ -154,7 +159,6 @@ export class Rooms {
         request.on("error", reject).end(body === undefined ? undefined : JSON.stringify(body));
       }));
     } catch (error) {
-      if (error instanceof MarchError) throw error;
       const late = ["AbortError", "TimeoutError"].includes(error.name);
       const why = late ? `no answer within ${timeout} ms` : error.message || error.code;
       throw new MarchError("unavailable", `${name}: ${why}`, 1000, { cause: error });

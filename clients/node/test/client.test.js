@@ -12,28 +12,29 @@ import { errorOf } from "../src/rooms.js";
  * Of a time-ordered tag it issues up to most at once, if faults has no reason why not. */
 function withRoom(name, run) {
   test(name, async () => {
-    const room = { last: 0, changes: {}, most: 0, faults: [], asks: [] };
-    const answer = (path, count) => {
+    const room = { last: 0, changes: {}, most: 0, faults: [], asks: [], held: [] };
+    const answer = (path, count, window) => {
       const part = { version: "1", boundary: "1", range: { lower: "0", upper: "1" } };
       const issues = path.endsWith("/next");
       if (issues) room.asks.push(count);
+      else room.held.push(window.held !== undefined);
       if (issues && count > room.most) return { reason: "invalid" };
       if (issues && room.faults.length > 0) return { reason: room.faults.pop() };
       const run = { first: String(room.last + 1), count: String(count) };
       room.last += count;
-      return issues ? { runs: [run] } : { segment: { ...part, ...run }, ttl: "600s", serves: part,
+      return issues ? { runs: [run], texts: ["a"] } : { segment: { ...part, ...run }, ttl: "600s", serves: part,
         limit: "9223372036854775807", time: null, ...room.changes };
     };
     const server = http.createServer(async (request, response) => {
       let body = "";
       for await (const chunk of request) body += chunk;
-      const said = answer(request.url, Number(JSON.parse(body).count));
+      const said = answer(request.url, Number(JSON.parse(body || "{}").count), JSON.parse(body || "{}").window);
       response.writeHead(said.reason ? 503 : 200).end(JSON.stringify(said));
     });
     await new Promise((listens) => server.listen(0, "127.0.0.1", listens));
     const ids = new Client({ addresses: [`http://127.0.0.1:${server.address().port}`] });
     try {
-      await run(ids, room);
+      await run(ids, room, server.address().port);
     } finally {
       ids.close();
       server.close();
@@ -143,4 +144,31 @@ withRoom("a window ends by the clock that only goes forward, and with its client
   await fails("closed", () => closing.next());
   await fails("closed", () => closing.nextN(1));
   await fails("closed", () => ids.next("closing"));
+});
+
+withRoom("a clock that is far ahead borrows one worker, not another one each second", async (ids, room) => {
+  [room.changes, room.most] = [{ time: lent(-30_000, 600_000) }, 1];
+  for (let k = 0; k < 3; k++) {
+    assert.ok(await ids.next("event") < 2n ** 40n);
+    await sleep(1100);
+  }
+  assert.deepEqual(room.held.slice(0, 2), [false, true]);
+});
+
+withRoom("texts are asked for again, as the reasons of errors say, and not of a closed client", async (ids, room) => {
+  [room.most, room.faults] = [1, ["unavailable", "unavailable"]];
+  const tag = ids.tag("text");
+  assert.equal((await tag.nextText()).text, "a");
+  assert.deepEqual(room.asks, [1, 1, 1]);
+  ids.close();
+  await fails("closed", () => tag.nextText());
+  await fails("closed", () => tag.parseText("a"));
+});
+
+withRoom("a file that is not there is no failure of a room", async (_, room, port) => {
+  for (const [options, kind] of [[{ tokenFile: "/no/file" }, "unauthenticated"], [{ ca: "/no/file" }, "invalid"]]) {
+    const ids = new Client({ addresses: [`http://127.0.0.1:${port}`], ...options });
+    await assert.rejects(() => ids.next("order"), (e) => e.kind === kind && e.message.includes("/no/file"));
+    ids.close();
+  }
 });

@@ -15,7 +15,7 @@ from copy import copy
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 from urllib.parse import quote
 
-from .ids import Part, Segment, Ticks, part_of, seconds, segment_of
+from .ids import Part, Segment, Ticks, part_of, run_of, seconds, segment_of
 from .rooms import Kind, MarchError, Room, Rooms, now
 
 PATIENCE = 3.0  # seconds for which callers wait for rooms that do not answer; later ones get the error at once
@@ -184,15 +184,28 @@ class Tag:
 
     def next_text(self) -> Text:
         """An ID as a text, by the tag's format, of a room."""
-        answer = self._client._rooms.ask(self._path + "/next", {"count": "1", "texts": True})[0]
+        answer = self._ask("/next", {"count": "1", "texts": True})
         if not answer.get("texts"):
             raise MarchError(Kind.REFUSED, f"tag {self.name}: it has no format, so its IDs have no texts")
         return Text(answer["texts"][0], int(answer["runs"][0]["first"]) if answer["runs"] else None)
 
     def parse_text(self, text: str) -> int:
         """The ID of a text, of a room."""
-        path = f"{self._path}:parse?text={quote(text, safe='')}"
-        return int(self._client._rooms.ask(path, method="GET")[0]["id"])
+        return int(self._ask(f":parse?text={quote(text, safe='')}", None, "GET")["id"])
+
+    def _ask(self, path: str, body: Optional[Dict[str, Any]], method: str = "POST") -> Dict[str, Any]:
+        """The answer of a room. After a temporary error it asks again, for some seconds."""
+        began, pause = now(), 0.0
+        while not self._client._closed:
+            try:
+                return self._client._rooms.ask(self._path + path, body, method=method)[0]
+            except MarchError as error:
+                pause = min(max(2 * pause, 0.02), 0.5)
+                wait = pause if error.kind is Kind.UNAVAILABLE else error.retry_after
+                if not error.temporary or now() + wait >= began + PATIENCE:
+                    raise
+            time.sleep(wait)
+        raise MarchError(Kind.CLOSED, "the client was closed")
 
     def warm(self) -> None:
         """Returns when IDs are held."""
@@ -225,7 +238,6 @@ class Tag:
     def _next_timed(self, n: int) -> List[range]:
         """n IDs of a time-ordered tag: of its worker's window, or else of a room."""
         runs: List[range] = []
-        failing, pause = 0.0, 0.0
         while n > 0:
             with self._lock:
                 self._wait(0)
@@ -238,23 +250,13 @@ class Tag:
             elif run is not None and self._ticks:
                 time.sleep(self._ticks.left(at))
             else:
-                asked = now()
                 try:
-                    answer = self._client._rooms.ask(self._path + "/next", {"count": str(count)})[0]
-                    for r in answer["runs"]:
-                        first, got, step = int(r["first"]), int(r["count"]), int(r.get("stride") or 1)
-                        runs.append(range(first, first + got * step, step))
-                        n -= got
-                    failing, pause = 0.0, 0.0
+                    got = [run_of(run) for run in self._ask("/next", {"count": str(count)})["runs"]]
+                    runs, n = runs + got, n - sum(map(len, got))
                 except MarchError as error:
-                    failing, pause = failing or asked, min(max(2 * pause, 0.02), 0.5)
-                    wait = pause if error.kind is Kind.UNAVAILABLE else error.retry_after
-                    if error.kind is Kind.INVALID and count > 1:  # more than one worker has in a second
-                        self._batch = count // 2
-                    elif not error.temporary or now() + wait >= failing + PATIENCE:
+                    if error.kind is not Kind.INVALID or count == 1:
                         raise
-                    else:
-                        time.sleep(wait)
+                    self._batch = count // 2  # more than one worker has in a second
         return runs
 
     def _held(self) -> int:
@@ -356,12 +358,12 @@ class Tag:
         self._timed = bool(timed)
         if timed:
             worker, since, until, there = (int(timed["window"][k]) for k in ("worker", "fromMs", "untilMs", "nowMs"))
-            if (time.time() - (at - sent)) * 1000 - there > AHEAD:
+            self._window, self._lender, self._nonce, self._returns = (worker, since, until), room, nonce, 0.0
+            if (time.time() - (at - sent)) * 1000 - there > AHEAD:  # the worker is ours: the next answer renews it
                 raise MarchError(Kind.REFUSED, f"tag {self.name}: the clock is ahead of that of the room at {room.url}")
-            self._ticks, self._window = Ticks(timed["tag"], self._ticks), (worker, since, until)
+            self._ticks = Ticks(timed["tag"], self._ticks)
             self._batch, self._returns = min(BATCH, self._ticks.per_second()), sent + (until - there) / 1000
-            self._ttl = (until - max(there, since)) / 1000
-            self._lender, self._nonce, self._version = room, nonce, c._newest.version
+            self._ttl, self._version = (until - max(there, since)) / 1000, c._newest.version
             self._due, self._again = at + self._ttl / 2, 1.0
             return
         self._ttl = seconds(answer["ttl"])

@@ -74,6 +74,12 @@ def segment_of(message: Mapping[str, Any], asked: int, until: float = math.inf) 
     return s
 
 
+def run_of(message: Mapping[str, Any]) -> range:
+    """The IDs of a run of an answer."""
+    first, step = int(message["first"]), int(message.get("stride") or 1)
+    return range(first, first + int(message["count"]) * step, step)
+
+
 def seconds(duration: Optional[str]) -> float:
     """A duration of an answer, such as "600s"; 0 for none."""
     return float(duration[:-1]) if duration else 0.0

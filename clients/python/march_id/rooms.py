@@ -6,6 +6,7 @@ import enum
 import io
 import json
 import random
+import re
 import socket
 import ssl
 import time
@@ -73,11 +74,15 @@ def error_of(status: int, body: bytes, retry_after: Optional[str] = None, room: 
         answer = dict(json.loads(body))
     except (ValueError, TypeError):
         answer = {}
-    reason, metadata = answer.get("reason"), answer.get("metadata") or {}
-    kind = {k.value: k for k in Kind}.get(reason, Kind.INTERNAL) if reason else STATUSES.get(status, Kind.INTERNAL)
+    reason, found = answer.get("reason"), answer.get("metadata")
+    metadata = found if isinstance(found, dict) else {}
+    kind = {k.value: k for k in Kind if k is not Kind.CLOSED}.get(str(reason), STATUSES.get(status, Kind.INTERNAL))
+    if reason and kind.value != reason and kind not in ELSEWHERE:  # of a later release, or another program's
+        kind = Kind.INTERNAL
+    limit = re.fullmatch("[0-9]{1,19}", str(metadata.get("limit")))
     return MarchError(kind, f"{room}: {answer.get('message') or f'HTTP status {status}'}",
                       min(max(1.0, float(retry_after or 0)), LONGEST) if (retry_after or "").isdecimal() else 1.0,
-                      int(metadata.get("limit", 0)), metadata.get("window") == "none")
+                      int(limit[0]) if limit else 0, metadata.get("window") == "none")
 
 
 def together(failures: Sequence[MarchError]) -> MarchError:
@@ -140,11 +145,12 @@ class Rooms:
 
     def _call(self, room: Room, method: str, path: str, body: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
         name, until = f"room at {room.url}", now() + self._timeout
+        headers, context = self._headers(room), self._context() if room.secure else None
         try:
-            connection = (HTTPSConnection(room.host, room.port, timeout=self._timeout, context=self._context())
+            connection = (HTTPSConnection(room.host, room.port, timeout=self._timeout, context=context)
                           if room.secure else HTTPConnection(room.host, room.port, timeout=self._timeout))
             with closing(connection):
-                connection.request(method, path, json.dumps(body) if body else None, self._headers(room))
+                connection.request(method, path, json.dumps(body) if body else None, headers)
                 answer = HTTPResponse(_Reader(connection.sock, until), method=method)  # type: ignore[arg-type]
                 answer.begin()
                 text = answer.read()
@@ -161,8 +167,11 @@ class Rooms:
         if self._token_file:
             if not room.may_have_token:
                 raise MarchError(Kind.UNAUTHENTICATED, f"room at {room.url}: no TLS, so the token is not sent")
-            with open(self._token_file, "rb") as file:
-                token = file.read().strip()
+            try:
+                with open(self._token_file, "rb") as file:
+                    token = file.read().strip()
+            except OSError as error:
+                raise MarchError(Kind.UNAUTHENTICATED, f"token: {error}") from error
             if not token or min(token) <= 32 or max(token) >= 127:  # http.client's error would have its text
                 raise MarchError(Kind.UNAUTHENTICATED, f"{self._token_file}: no token of one word")
             headers["Authorization"] = "Bearer " + token.decode()
@@ -171,10 +180,13 @@ class Rooms:
     def _context(self) -> ssl.SSLContext:
         """The files of TLS as they are now: leases are few."""
         ca, cert, key = self._tls
-        context = ssl.create_default_context(cafile=ca)
-        if cert:
-            context.load_cert_chain(cert, key)
-        return context
+        try:
+            context = ssl.create_default_context(cafile=ca)
+            if cert:
+                context.load_cert_chain(cert, key)
+            return context
+        except OSError as error:  # which names no file
+            raise MarchError(Kind.INVALID, f"ca {ca}, cert {cert}, key {key}: {error}") from error
 
 
 class _Reader(io.RawIOBase):
@@ -194,9 +206,10 @@ class _Reader(io.RawIOBase):
         return self._sock.recv_into(buffer)
 
 
-_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
+# Linux's, or macOS', that goes on while the machine is suspended; Windows' own does.
+_BOOT = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC_RAW", None))
 
 
 def now() -> float:
-    """The client's clock, in seconds. It never goes back, and on Linux goes on while the machine is suspended."""
+    """The client's clock, in seconds. It never goes back, and goes on while the machine is suspended."""
     return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)

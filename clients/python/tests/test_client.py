@@ -4,8 +4,10 @@ import ctypes
 import json
 import os
 import pickle
+import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -48,11 +50,14 @@ class Room(BaseHTTPRequestHandler):
     faults: List[str] = []
     asks: List[int] = []
     drips = b""
+    held: List[Any] = []
 
     def do_POST(self) -> None:
         if self.path.endswith("/next"):
             return self.next()
-        asked = int(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["count"])
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        asked = int(body["count"])
+        Room.held.append(body["window"].get("held"))
         part: Dict[str, Any] = {"version": "1", "boundary": "1", "range": {"lower": "0", "upper": "1"}}
         with Room.lock:
             first, Room.last = Room.last + 1, Room.last + asked
@@ -69,7 +74,7 @@ class Room(BaseHTTPRequestHandler):
             self.answer({"reason": Room.faults.pop()})
         else:
             Room.last += asked
-            self.answer({"runs": [{"first": str(Room.last - asked + 1), "count": str(asked)}]})
+            self.answer({"runs": [{"first": str(Room.last - asked + 1), "count": str(asked)}], "texts": ["a"]})
 
     def answer(self, answer: Dict[str, Any]) -> None:
         if Room.drips:
@@ -94,7 +99,7 @@ class Room(BaseHTTPRequestHandler):
 
 class Clients(unittest.TestCase):
     def setUp(self) -> None:
-        Room.faults, Room.asks = [], []
+        Room.faults, Room.asks, Room.held = [], [], []
         Room.changes, server = {}, ThreadingHTTPServer(("127.0.0.1", 0), Room)
         server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that was closed reads nothing
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -216,6 +221,36 @@ class Clients(unittest.TestCase):
         Room.changes = {"reason": "refused", "metadata": {"window": "none"}}
         time.sleep(0.5)
         self.assertLess(self.ids.next("event"), 2**40)
+
+    def test_ahead(self) -> None:
+        """A clock that is far ahead borrows one worker, not another one each second."""
+        Room.changes, Room.most = {"time": self.lent(-30_000, 600_000)}, 1
+        for _ in range(2):
+            self.assertLess(self.ids.next("event"), 2**40)
+            time.sleep(1.1)
+        self.ids.next("event")
+        self.assertEqual([bool(held) for held in Room.held[:2]], [False, True])
+
+    def test_texts(self) -> None:
+        """Texts are asked for again, as the reasons of errors say, and not of a client that was closed."""
+        Room.most, Room.faults, tag = 1, ["unavailable", "unavailable"], self.ids.tag("text")
+        self.assertEqual((tag.next_text().text, Room.asks), ("a", [1, 1, 1]))
+        self.ids.close()
+        for call in (tag.next_text, lambda: tag.parse_text("a")):
+            self.fails(Kind.CLOSED, call)
+
+    def test_files(self) -> None:
+        """A file that is not there is no failure of a room."""
+        with Client([self.url], token_file="/no/token") as ids:
+            self.assertIn("/no/token", str(self.fails(Kind.UNAUTHENTICATED, lambda: ids.next("order"))))
+        self.fails(Kind.INVALID, lambda: Client([self.url], ca="/no/ca"))
+        with tempfile.NamedTemporaryFile() as ca:
+            cas = ssl.create_default_context().get_ca_certs(binary_form=True)
+            ca.write(ssl.DER_cert_to_PEM_cert(cas[0]).encode() if cas else b"")
+            ca.flush()
+            ids = Client([self.url.replace("http", "https")], ca=ca.name) if cas else None
+        if ids:
+            self.assertIn(ca.name, str(self.fails(Kind.INVALID, lambda: ids.next("order"))))
 
     def lent(self, now: int, until: int, since: int = -9000) -> Dict[str, Any]:
         """A window of a worker with 256 IDs in a second. The room's clock is now ms ahead."""

@@ -6,7 +6,7 @@ import pathlib
 import unittest
 from typing import Any, List
 
-from march_id.ids import Ticks, part_of, seconds, segment_of
+from march_id.ids import Ticks, part_of, run_of, seconds, segment_of
 from march_id.rooms import Kind, MarchError, error_of, together
 
 VECTORS = pathlib.Path(__file__).parents[3] / "testdata" / "clients"
@@ -46,6 +46,10 @@ class Vectors(unittest.TestCase):
                 got = ticks.take(int(take["n"]), int(take["nowMs"]), *window)
                 run = None if got is None else [str(got.start), str(len(got)), str(got.step)] if got else []
                 self.assertEqual(run, take["run"], take)
+
+    def test_runs(self) -> None:
+        for v in vectors("runs"):
+            self.assertEqual([str(id) for id in run_of(v["run"])], v["ids"])
 
     def test_ttl(self) -> None:
         for v in vectors("ttl"):

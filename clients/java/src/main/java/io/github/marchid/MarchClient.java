@@ -95,7 +95,7 @@ public final class MarchClient implements AutoCloseable {
         });
     }
 
-    /** Drops all IDs that are held, and ends all calls that wait. */
+    /** Drops all IDs that are held. Calls that wait end, those that ask a room as soon as it has answered. */
     @Override
     public void close() {
         locked(() -> {

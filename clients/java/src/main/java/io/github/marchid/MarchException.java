@@ -35,23 +35,21 @@ public final class MarchException extends RuntimeException {
         /** The room has no range: try again. */
         NO_RANGE;
 
-        static Kind of(String reason, int status) {
-            if (reason == null || reason.isEmpty()) { // a proxy's, or HTTP's own
-                return switch (status) {
-                    case 400 -> INVALID;
-                    case 401 -> UNAUTHENTICATED;
-                    case 403 -> DENIED;
-                    case 429 -> TOO_MANY;
-                    case 408, 499, 502, 503, 504 -> UNAVAILABLE;
-                    default -> INTERNAL;
-                };
-            }
+        static Kind of(Object reason, int status) {
             for (Kind kind : values()) {
                 if (kind != CLOSED && kind.name().toLowerCase(Locale.ROOT).equals(reason)) {
                     return kind;
                 }
             }
-            return INTERNAL;
+            boolean none = reason == null || reason.equals(""); // a proxy's error, or HTTP's own
+            return switch (status) {
+                case 400 -> none ? INVALID : INTERNAL;
+                case 401 -> none ? UNAUTHENTICATED : INTERNAL;
+                case 403 -> none ? DENIED : INTERNAL;
+                case 429 -> TOO_MANY;
+                case 408, 499, 502, 503, 504 -> UNAVAILABLE;
+                default -> INTERNAL;
+            };
         }
     }
 

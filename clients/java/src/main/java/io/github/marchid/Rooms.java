@@ -136,11 +136,7 @@ final class Rooms {
             if (tokenFile != null && !room.mayHaveToken) {
                 throw new MarchException(Kind.UNAUTHENTICATED, name + ": no TLS, so the token is not sent");
             } else if (tokenFile != null) {
-                String token = Files.readString(tokenFile).strip();
-                if (!token.matches("[!-~]+")) { // the JDK's error would have its text
-                    throw new MarchException(Kind.UNAUTHENTICATED, tokenFile + ": no token of one word");
-                }
-                request.header("Authorization", "Bearer " + token);
+                request.header("Authorization", "Bearer " + token());
             }
             if (body != null) {
                 request.POST(BodyPublishers.ofString(body));
@@ -151,7 +147,7 @@ final class Rooms {
                 throw error(answer.statusCode(), answer.body(), after, name);
             }
             return Json.object(Map.of("answer", Json.parse(answer.body())), "answer");
-        } catch (IOException | ExecutionException | TimeoutException e) {
+        } catch (ExecutionException | TimeoutException e) {
             throw new MarchException(Kind.UNAVAILABLE, name + ": " + e, SECOND, 0, false, e);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
@@ -159,6 +155,18 @@ final class Rooms {
         } catch (IllegalArgumentException | NullPointerException e) {
             throw new MarchException(Kind.INTERNAL, name + ": its answer makes no sense", SECOND, 0, false, e);
         }
+    }
+
+    private String token() {
+        try {
+            String token = Files.readString(tokenFile).strip();
+            if (token.matches("[!-~]+")) { // the JDK's error would have its text
+                return token;
+            }
+        } catch (IOException e) {
+            throw new MarchException(Kind.UNAUTHENTICATED, tokenFile + ": " + e, SECOND, 0, false, e);
+        }
+        throw new MarchException(Kind.UNAUTHENTICATED, tokenFile + ": no token of one word");
     }
 
     /** Waits for a whole answer: a request's own timeout ends at the headers (JDK-8258397). */
@@ -179,11 +187,17 @@ final class Rooms {
             // it is not March's
         }
         Map<String, Object> metadata = Json.object(answer, "metadata");
+        long limit = 0;
+        try {
+            limit = Json.number(metadata, "limit");
+        } catch (NumberFormatException e) {
+            // it is not March's
+        }
         long after = retryAfter.matches("\\d{1,9}") ? Math.max(1, Long.parseLong(retryAfter)) : 1;
         Object message = answer.get("message");
-        return new MarchException(Kind.of((String) answer.get("reason"), status),
+        return new MarchException(Kind.of(answer.get("reason"), status),
             name + ": " + (message == null ? "HTTP status " + status : message), Math.min(after, MOST_WAIT) * SECOND,
-            Json.number(metadata, "limit"), "none".equals(metadata.get("window")), null);
+            limit, "none".equals(metadata.get("window")), null);
     }
 
     private static final long ORIGIN = System.nanoTime();

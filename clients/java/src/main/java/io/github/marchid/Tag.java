@@ -139,8 +139,7 @@ public final class Tag {
 
     /** Returns an ID as a text, by the tag's format, of a room. */
     public Text nextText() {
-        open();
-        Map<String, Object> answer = client.rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", null).body();
+        Map<String, Object> answer = ask("/next", "{\"count\":\"1\",\"texts\":true}");
         if (!(answer.get("texts") instanceof List<?> texts) || texts.isEmpty()) {
             throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts");
         }
@@ -150,7 +149,24 @@ public final class Tag {
 
     /** Returns the ID of a text, of a room. */
     public long parseText(String text) {
-        return number(client.rooms.ask(path + ":parse?text=" + escape(text), null, null).body(), "id");
+        return number(ask(":parse?text=" + escape(text), null), "id");
+    }
+
+    /** Returns the answer of a room. After a temporary error it asks again, for some seconds. */
+    private Map<String, Object> ask(String call, String body) {
+        long giveUp = now() + PATIENCE;
+        for (long pause = SECOND / 50;; pause = Math.min(2 * pause, SECOND / 2)) {
+            open();
+            try {
+                return client.rooms.ask(path + call, body, null).body();
+            } catch (MarchException e) {
+                long wait = e.kind() == Kind.UNAVAILABLE ? pause : e.retryAfter().toNanos();
+                if (!e.temporary() || now() + wait >= giveUp || Thread.currentThread().isInterrupted()) {
+                    throw e;
+                }
+                LockSupport.parkNanos(wait);
+            }
+        }
     }
 
     /** Returns when IDs are held. */
@@ -261,8 +277,6 @@ public final class Tag {
     /** Returns n IDs of a time-ordered tag: of its worker's window, or else of a room. */
     private List<Run> nextTimed(long n) {
         List<Run> runs = new ArrayList<>();
-        long giveUp = now() + PATIENCE;
-        long wait = SECOND / 50;
         while (n > 0) {
             long left = n;
             Run run = client.locked(() -> {
@@ -280,20 +294,13 @@ public final class Tag {
             }
             long count = Math.min(n, batch);
             try {
-                runs.addAll(runsOf(client.rooms.ask(path + "/next", "{\"count\":\"" + count + "\"}", null).body()));
+                runs.addAll(runsOf(ask("/next", "{\"count\":\"" + count + "\"}")));
                 n -= count;
-                giveUp = now() + PATIENCE;
-                wait = SECOND / 50;
-            } catch (MarchException e) { // without another try, all that runs has would be lost
-                long pause = e.kind() == Kind.UNAVAILABLE ? wait : e.retryAfter().toNanos();
-                if (e.kind() == Kind.INVALID && count > 1) { // more than one worker has in a second
-                    batch = count / 2;
-                } else if (!e.temporary() || now() + pause >= giveUp || Thread.currentThread().isInterrupted()) {
+            } catch (MarchException e) {
+                if (e.kind() != Kind.INVALID || count == 1) {
                     throw e;
-                } else {
-                    LockSupport.parkNanos(pause);
-                    wait = Math.min(2 * wait, SECOND / 2);
                 }
+                batch = count / 2; // more than one worker has in a second
             }
         }
         return runs;
@@ -430,15 +437,16 @@ public final class Tag {
     private void takeWindow(Map<String, Object> time, Room from, long sent, String proof) {
         Map<String, Object> got = object(time, "window");
         long there = number(got, "nowMs");
+        window = new Window(number(got, "worker"), number(got, "fromMs"), number(got, "untilMs"));
+        windowEnds = 0;
+        lender = from; // the worker is ours, whatever the clock: the next answer renews it
+        nonce = proof;
         if (System.currentTimeMillis() - (now() - sent) / 1_000_000 - there > AHEAD) {
             throw new MarchException(Kind.REFUSED,
                 "tag " + name + ": the clock is ahead of that of the room at " + from.url);
         }
         ticks = new Ticks(object(time, "tag"), ticks);
-        window = new Window(number(got, "worker"), number(got, "fromMs"), number(got, "untilMs"));
         batch = Math.min(BATCH, ticks.perSecond());
-        lender = from;
-        nonce = proof;
         ttl = (window.until() - Math.max(there, window.since())) * 1_000_000;
         windowEnds = sent + (window.until() - there) * 1_000_000;
         renewAt = now() + ttl / 2;

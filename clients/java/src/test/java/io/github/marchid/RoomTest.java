@@ -6,12 +6,14 @@ import io.github.marchid.MarchException.Kind;
 import java.io.IOException;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
 import java.util.Set;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -107,6 +109,9 @@ public final class RoomTest {
         run(only, "keeper", RoomTest::keeper);
         run(only, "nextN", RoomTest::nextN);
         run(only, "locale", RoomTest::locale);
+        run(only, "ahead", RoomTest::ahead);
+        run(only, "texts", RoomTest::texts);
+        run(only, "token", RoomTest::token);
         run(only, "retryAfter", RoomTest::retryAfter);
         run(only, "noWindow", RoomTest::noWindow);
         System.out.println("ok, with a room of the test's");
@@ -283,6 +288,54 @@ public final class RoomTest {
             ids.next("order");
         } finally {
             Locale.setDefault(before);
+        }
+    }
+
+    /** A clock that is far ahead borrows one worker, not another one each second. */
+    private static void ahead(Room room) throws Exception {
+        List<Boolean> held = new CopyOnWriteArrayList<>();
+        room.answers = (x, body) -> {
+            long now = System.currentTimeMillis() - 30_000;
+            boolean lease = x.getRequestURI().getPath().endsWith("/lease");
+            if (lease) {
+                held.add(body.contains("held"));
+            }
+            Room.say(x, 200, lease ? time("\"window\":{\"worker\":\"1\",\"fromMs\":\"" + now
+                + "\",\"untilMs\":\"" + (now + 600_000) + "\",\"nowMs\":\"" + now + "\"}")
+                : "{\"runs\":[{\"first\":\"7\",\"count\":\"1\"}]}");
+        };
+        try (MarchClient ids = room.client()) {
+            await("another lease", () -> {
+                is(7L, ids.next("event"));
+                return held.size() > 1;
+            });
+            is(List.of(false, true), held.subList(0, 2));
+        }
+    }
+
+    /** Texts are asked for again, as the reasons of errors say, and not of a client that was closed. */
+    private static void texts(Room room) {
+        room.answers = (x, body) -> {
+            if (room.asked.get() < 3) {
+                room.refuse(x, 503, "unavailable");
+            } else {
+                Room.say(x, 200, "{\"runs\":[],\"texts\":[\"a\"]}");
+            }
+        };
+        MarchClient ids = room.client();
+        Tag tag = ids.tag("text");
+        is("a", tag.nextText().text());
+        is(3, room.asked.get());
+        ids.close();
+        is(Kind.CLOSED, kind(tag::nextText));
+        is(Kind.CLOSED, kind(() -> tag.parseText("a")));
+    }
+
+    /** A token that is not there is no failure of a room. */
+    private static void token(Room room) {
+        try (MarchClient ids = MarchClient.builder(room.url).tokenFile(Path.of("/no/token")).build()) {
+            is(Kind.UNAUTHENTICATED, kind(() -> ids.next("order")));
+            is(0, room.asked.get());
         }
     }
 
