@@ -246,19 +246,19 @@ func (p *tab) until(what, condition string) {
 }
 
 // await waits until an expression in the page has a value that is true, and returns the value.
-// The page itself looks again and again: it does not need to be asked each time. Of a page that is
-// still being loaded, only the beginning may be there.
+// The page itself looks again and again, ever more rarely, as a look lays out the whole page: it does not
+// need to be asked each time. Of a page that is still being loaded, only the beginning may be there.
 func await[T any](p *tab, what, expression string) T {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	look := `(async () => {
-		for (let i = 0; i < 50; i++) {
+		for (let pause = 10; pause < 400; pause *= 1.5) {
 			try {
 				const value = document.readyState === "complete" && (` + expression + `);
 				if (value) return [value];
 			} catch {}
-			await new Promise((again) => setTimeout(again, 20));
+			await new Promise((again) => setTimeout(again, pause));
 		}
 		return [] })()`
 	for {
