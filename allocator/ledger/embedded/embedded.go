@@ -126,10 +126,31 @@ func (s *Server) Close() {
 	clients := s.mu.clients
 	s.mu.Unlock()
 	for _, c := range clients {
-		c.Stop()
+		stop(c)
 	}
 	s.etcd.Server.HardStop() // a graceful stop of a single member only waits
 	s.etcd.Close()
+}
+
+// stop stops a server of clients, again and again until it has stopped. Over TLS it answers behind net/http, whose
+// connections live on: a watch that a client begins just then is none of those that Stop ends, and Stop waits for it.
+func stop(server *grpc.Server) {
+	var stopping sync.WaitGroup
+	stopped := make(chan struct{})
+	stopping.Go(func() {
+		server.Stop()
+		close(stopped)
+	})
+	for again := time.NewTicker(100 * time.Millisecond); ; {
+		select {
+		case <-stopped:
+			again.Stop()
+			stopping.Wait()
+			return
+		case <-again.C:
+			stopping.Go(server.Stop)
+		}
+	}
 }
 
 // ReadyWithin is how long a start may take before it is called failed.
