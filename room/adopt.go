@@ -77,6 +77,7 @@ func (s *Server) adopt(ctx context.Context, layout allocator.Layout) bool {
 // changed. Cold chains lease nothing: they drop their segments, and are prepared so
 // that the next request needs one round trip only.
 func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, ok bool) {
+	s.instance.RenewKept(part)
 	// Chains that part leaves all their segments are done at once, without a lease.
 	all, _ := s.tags.counters("", math.MaxInt)
 	pending := slices.DeleteFunc(all, func(c *counter) bool { return c.RenewIfKept(part) })

@@ -10,7 +10,7 @@ import (
 
 // takeKept takes what the process before kept: see Instance.TakeKept. Chains are made of it as callers ask for tags.
 func (s *Server) takeKept(ctx context.Context) {
-	taking, cancel := context.WithTimeout(ctx, s.ledger.Patience())
+	taking, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ledger.Patience())
 	defer cancel()
 	if ids := s.instance.TakeKept(taking); ids > 0 {
 		s.log.Info("took what the process before had kept", "ids", ids)

@@ -83,7 +83,7 @@ func New(cfg Config) (*Server, error) {
 	cfg.Logger = cfg.Logger.With("room", cfg.Room, "instance", cfg.Name)
 	refilling := allocator.DefaultRefillerConfig(time.Now, cfg.Rand)
 	refilling.Timeout = ledger.LongestWork // the ledger bounds each try
-	refilling.Finish = cfg.Ledger.Patience()
+	refilling.Finish = 2 * time.Second
 	refiller, err := allocator.NewRefiller(refilling)
 	if err != nil {
 		return nil, err
@@ -232,6 +232,9 @@ func (s *Server) Run(ctx context.Context) error {
 		s.log.Info("a worker was not given back: its window ends by itself", "error", err)
 	}
 	kept, dropped := s.tags.keepIDs(leaving)
+	cancel()
+	leaving, cancel = context.WithTimeout(context.WithoutCancel(ctx), s.ledger.Patience()) // however slow the disk was
+	defer cancel()
 	left := s.instance.Leave(leaving)
 	s.log.Info("stopped", "ids_kept", kept, "ids_held_and_dropped", dropped)
 	if left != nil && err == nil {

@@ -305,6 +305,7 @@ func (i *Instance) Run(ctx context.Context) error {
 // those of the earlier processes that it covers. The token of what Keep kept is written with it.
 func (i *Instance) Leave(ctx context.Context) error {
 	covers := i.memory.covered(ctx)
+	i.readTokens(ctx)
 	for range joinAttempts {
 		state, err := i.ledger.LeasableState(ctx)
 		if err != nil && allocator.KindOf(err) != allocator.Refused { // an invalid layout does not stop a leave
@@ -314,7 +315,7 @@ func (i *Instance) Leave(ctx context.Context) error {
 			state, _ = i.ledger.State()
 		}
 		done, err := i.presence.leave(ctx, state, covers)
-		if allocator.KindOf(err) == allocator.Denied && i.memory.dropToken() {
+		if allocator.KindOf(err) == allocator.Denied && i.memory.dropTokens() {
 			i.ledger.log.Error("what this process kept is a gap: its user of etcd may not write the token; "+
 				"`march etcd roles` prints the grant", "key", i.ledger.keys.Token(i.room, i.name), "error", err)
 			continue

@@ -1,8 +1,10 @@
 package ledger
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -16,9 +18,6 @@ import (
 // section 3.4 of the design, "Kept segments". Keep and Leave are the stop, TakeKept is the take with its note, and Kept
 // gives each tag's chain what is held of it.
 
-// maxKept bounds how many segments a process keeps; the others are a gap.
-const maxKept = 100_000
-
 // Rest is what a process holds of a tag when it stops.
 type Rest struct {
 	Source   allocator.Source // of Instance.Source
@@ -29,40 +28,53 @@ type Rest struct {
 // a journal, or before the formats of generation 2. From its call on this process issues none of them, and nothing may
 // be leased. Leave comes next, and makes it valid. Its error is the journal's: then nothing is kept.
 func (i *Instance) Keep(ctx context.Context, rests []Rest) (ids int64, err error) {
-	m := &i.memory
+	m, tags := &i.memory, make(map[allocator.Tag][]journal.KeptSegment)
+	m.with(func() { // what no caller asked for
+		maps.Copy(tags, m.mu.kept.held)
+		m.mu.kept = keeping{}
+	})
 	stored, _ := i.ledger.Layout()
 	if m.journal == nil || !stored.Upgraded() {
 		return 0, nil
 	}
-	kept := journal.Kept{Nonce: record.RandomHex()}
 	for _, rest := range rests {
-		if s, is := rest.Source.(*tagSource); is {
+		if s, is := rest.Source.(*tagSource); is && len(rest.Segments) > 0 {
+			tags[s.name] = nil
 			for _, seg := range rest.Segments {
-				kept.Segments = append(kept.Segments, keptSegment(s.name, s.life, seg))
+				tags[s.name] = append(tags[s.name], keptSegment(s.name, s.life, seg))
 			}
 		}
 	}
-	m.with(func() { // and what no caller asked for
-		for _, tag := range slices.Sorted(maps.Keys(m.mu.kept.held)) {
-			kept.Segments = append(kept.Segments, m.mu.kept.held[tag]...)
-		}
-		m.mu.kept = keeping{}
-	})
-	kept.Segments = kept.Segments[:min(len(kept.Segments), maxKept)]
-	if len(kept.Segments) == 0 {
-		return 0, nil
+	kept := journal.Kept{Nonce: record.RandomHex()}
+	for _, tag := range slices.SortedFunc(maps.Keys(tags), func(a, b allocator.Tag) int { // the most IDs first
+		return cmp.Or(cmp.Compare(count(tags[b]), count(tags[a])), cmp.Compare(a, b))
+	}) {
+		kept.Segments = append(kept.Segments, tags[tag]...)
 	}
+	kept.Segments = kept.Segments[:min(len(kept.Segments), record.MaxKept)]
+	var last *journal.Record
 	for part := range kept.Parts {
-		if err := m.journal.Append(ctx, part); err != nil {
-			return 0, err
+		if last != nil { // one sync is enough for all
+			err = errors.Join(err, m.journal.Note(*last))
 		}
+		last = &part
 	}
-	for _, s := range kept.Segments {
+	if last == nil || err != nil {
+		return 0, err
+	}
+	if err := m.journal.Append(ctx, *last); err != nil {
+		return 0, err
+	}
+	m.with(func() { m.mu.kept.token = kept.Hash() })
+	return count(kept.Segments), nil
+}
+
+// count returns how many IDs segments have.
+func count(segments []journal.KeptSegment) (ids int64) {
+	for _, s := range segments {
 		ids += s.Count
 	}
-	oldest := i.oldestTokens(ctx)
-	m.with(func() { m.mu.kept = keeping{token: kept.Hash(), oldest: oldest} })
-	return ids, nil
+	return ids
 }
 
 func keptSegment(tag allocator.Tag, life int64, seg allocator.Segment) journal.KeptSegment {
@@ -75,40 +87,51 @@ func segmentOf(k journal.KeptSegment) allocator.Segment {
 		Range: allocator.Range{Lower: k.Lower, Upper: k.Upper}, First: k.First, Count: k.Count}
 }
 
-// oldestTokens returns deletions of the room's oldest tokens, so that one more stays within the bound: those of
-// instances that never came back. Where they cannot be read, the next stop tries again.
-func (i *Instance) oldestTokens(ctx context.Context) (oldest []store.Op) {
+// readTokens reads the room's tokens, before a stop writes its own, or deletes it. It makes room for one: the oldest
+// tokens, of instances that never came back, go. Where they cannot be read, the next stop tries again.
+func (i *Instance) readTokens(ctx context.Context) {
+	stored, _ := i.ledger.Layout()
+	if !stored.Upgraded() {
+		return
+	}
 	tokens := store.OpGetPrefix(i.ledger.keys.Tokens(i.room))
 	tokens.Get.KeysOnly = true
 	answer, err := i.ledger.Try(ctx, store.Txn{Then: []store.Op{tokens}})
 	if err != nil {
-		return nil
+		return
 	}
 	own := i.ledger.keys.Token(i.room, i.name)
-	others := slices.DeleteFunc(answer.Got[0], func(kv store.KV) bool { return kv.Key == own })
+	others := slices.DeleteFunc(slices.Clone(answer.Got[0]), func(kv store.KV) bool { return kv.Key == own })
 	slices.SortFunc(others, func(a, b store.KV) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
-	for _, kv := range others[:min(max(len(others)+1-record.MaxTokens, 0), record.OverflowMost)] {
-		oldest = append(oldest, store.Op{Delete: kv.Key})
-	}
-	return oldest
+	m := &i.memory
+	m.with(func() {
+		m.mu.kept.there, m.mu.kept.oldest = len(others) < len(answer.Got[0]), nil
+		for _, kv := range others[:min(max(len(others)+1-record.MaxTokens, 0), record.OverflowMost)] {
+			m.mu.kept.oldest = append(m.mu.kept.oldest, store.Op{Delete: kv.Key})
+		}
+	})
 }
 
-// TakeKept takes what the process before kept, where etcd has its token, and returns how many IDs that are: this process
-// then holds them. Otherwise they are a gap, for good. It is called once, before anything is leased.
-func (i *Instance) TakeKept(ctx context.Context) (ids int64) {
+// TakeKept takes what the process before kept, where etcd has its token, and returns how many IDs of that this process
+// holds then. What it does not take is a gap, for good. It is called once, before anything is leased.
+func (i *Instance) TakeKept(ctx context.Context) int64 {
 	m := &i.memory
-	var kept journal.Kept
-	m.with(func() { kept, m.mu.kept.before = m.mu.kept.before, journal.Kept{} })
-	if kept.Nonce == "" {
+	var before int64
+	m.with(func() { before = count(m.mu.kept.before.Segments) })
+	if before == 0 {
 		return 0
 	}
-	for _, s := range kept.Segments {
-		ids += s.Count
-	}
-	if taken, err := i.take(ctx, kept); !taken {
+	held, err := i.take(ctx)
+	if held == nil {
 		_ = m.journal.Note(noneKept()) // the journal has it before any lease of this process
-		i.ledger.log.Warn("what the process before kept is a gap", "ids", ids, "error", err)
-		return 0
+	}
+	var ids int64
+	m.with(func() { m.mu.kept.before = journal.Kept{} })
+	for _, segments := range held {
+		ids += count(segments)
+	}
+	if ids < before {
+		i.ledger.log.Warn("what the process before kept is a gap", "ids", before-ids, "error", err)
 	}
 	return ids
 }
@@ -116,34 +139,117 @@ func (i *Instance) TakeKept(ctx context.Context) (ids int64) {
 // noneKept is the note that nothing is kept any more.
 func noneKept() journal.Record { return journal.Record{Kept: &journal.Kept{}} }
 
-// take takes what was kept. False means that it is a gap.
-func (i *Instance) take(ctx context.Context, kept journal.Kept) (bool, error) {
-	state, err := i.ledger.LeasableState(ctx)
-	if err != nil {
-		return false, err
+// take takes what was kept, and returns what this process holds of it; nil if it did not take it. As long as etcd shows
+// that the token is untouched it tries again, under the layout and the registration of then.
+func (i *Instance) take(ctx context.Context) (held map[allocator.Tag][]journal.KeptSegment, err error) {
+	m := &i.memory
+	for range leaseAttempts {
+		var state *State
+		if state, err = i.ledger.LeasableState(ctx); err != nil {
+			if allocator.KindOf(err) == allocator.Unavailable && store.Pause(ctx) {
+				continue
+			}
+			return nil, err
+		}
+		var kept journal.Kept
+		m.with(func() {
+			if !m.mu.unconfirmed { // otherwise another process of the name may have leased since
+				kept = m.mu.kept.before // none, if the epoch drops all that is held
+			}
+		})
+		if kept.Nonce == "" {
+			return nil, nil
+		}
+		var untouched bool
+		if held, untouched, err = i.tryTake(ctx, state, kept); held != nil || !untouched {
+			return held, err
+		}
+		if _, err = i.ledger.Refresh(ctx); err != nil {
+			return nil, err
+		}
 	}
+	return nil, err
+}
+
+// tryTake makes one try of a take. untouched reports that etcd still has the token, so that the try did nothing.
+func (i *Instance) tryTake(ctx context.Context, state *State,
+	kept journal.Kept) (held map[allocator.Tag][]journal.KeptSegment, untouched bool, err error) {
 	before, key := i.ledger.before(), i.ledger.keys.Token(i.room, i.name)
-	note, held := noneKept(), make(map[allocator.Tag][]journal.KeptSegment)
-	for _, s := range kept.Segments {
-		held[s.Tag] = append(held[s.Tag], s)
+	if held, err = i.still(ctx, state, kept); err != nil {
+		return nil, true, err
 	}
-	for _, tag := range slices.Sorted(maps.Keys(held)) {
-		last := held[tag][len(held[tag])-1]
+	note, ends := noneKept(), make(map[allocator.Tag]journal.KeptSegment)
+	for _, s := range kept.Segments {
+		ends[s.Tag] = s
+	}
+	for _, tag := range slices.Sorted(maps.Keys(ends)) {
+		last := ends[tag]
 		note.Marks = append(note.Marks, journal.Mark{Tag: tag, Next: segmentOf(last).Last() + 1, Version: last.Version})
 	}
+	token := record.Encode(&record.Token{Epoch: state.epoch, Hash: kept.Hash()})
 	_, ours, err := i.claim(ctx, claim{
-		state: state,
-		was:   store.KV{Key: key, Value: record.Encode(&record.Token{Epoch: state.epoch, Hash: kept.Hash()})},
-		then:  []store.Op{{Delete: key}},
-		note:  note,
+		state: state, was: store.KV{Key: key, Value: token}, then: []store.Op{{Delete: key}}, note: note,
 		sends: func() bool { return false }, accepts: func(int64) bool { return true },
-		learns: func(context.Context, sentAt, store.Answer) error { return nil },
+		learns: func(_ context.Context, _ sentAt, answer store.Answer) error {
+			is, there := answer.One(1)
+			untouched = there && bytes.Equal(is.Value, token)
+			return nil
+		},
 	})
 	if err != nil || !ours {
-		return false, err
+		return nil, untouched && err == nil, err
 	}
 	// The journal has the note: from here on they are held, as if this process had leased them.
-	return i.compared(before, func(*epochClock) bool { i.memory.mu.kept.held = held; return true }), nil
+	if !i.compared(before, func(*epochClock) bool { i.memory.mu.kept.held = maps.Clone(held); return true }) {
+		return nil, false, errEpochChanged
+	}
+	return held, false, nil
+}
+
+// still returns, by tag, the segments that each layout since theirs has left to the room: what it lost once it has given
+// up for good, also if it got it back. Where the history of layouts does not go back so far, it cannot be known.
+func (i *Instance) still(ctx context.Context, state *State,
+	kept journal.Kept) (map[allocator.Tag][]journal.KeptSegment, error) {
+	l, oldest := i.ledger, state.layout.Layout.Version
+	for _, s := range kept.Segments {
+		oldest = min(oldest, s.Version)
+	}
+	history := store.Op{Get: &store.Get{Interval: store.Interval{Key: l.keys.LayoutAt(oldest),
+		End: store.PrefixEnd(l.keys.Layouts())}}}
+	answer, err := l.Read(ctx, store.Txn{If: l.Holds(state), Then: []store.Op{history}})
+	if err != nil || !answer.Succeeded {
+		return nil, changedMeanwhile(err)
+	}
+	var parts []allocator.Part
+	known := make(map[int64]bool) // the oldest go first: where a version is there, all later ones are
+	for _, kv := range answer.Got[0] {
+		layout, err := l.keys.DecodeHistory(kv)
+		if err != nil {
+			return nil, err
+		}
+		parts, known[layout.Layout.Version] = append(parts, layout.Layout.Part(i.room)), true
+	}
+	held := make(map[allocator.Tag][]journal.KeptSegment)
+	for _, s := range kept.Segments {
+		if seg := segmentOf(s); known[s.Version] && !slices.ContainsFunc(parts, func(p allocator.Part) bool {
+			return p.Outdates(seg)
+		}) {
+			held[s.Tag] = append(held[s.Tag], s)
+		}
+	}
+	return held, nil
+}
+
+// RenewKept drops what this process took and no caller asked for yet, as far as a layout takes it from the room.
+func (i *Instance) RenewKept(part allocator.Part) {
+	m := &i.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for tag, segments := range m.mu.kept.held {
+		m.mu.kept.held[tag] = slices.DeleteFunc(slices.Clone(segments), func(s journal.KeptSegment) bool {
+			return part.Outdates(segmentOf(s))
+		})
+	}
 }
 
 // Kept returns what this process took of a source's tag and may still issue, the next first, and forgets it. Only the

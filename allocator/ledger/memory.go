@@ -625,27 +625,33 @@ type keeping struct {
 	before journal.Kept                            // what the journal keeps, until TakeKept
 	held   map[allocator.Tag][]journal.KeptSegment // that this process took, and of which no chain was made yet
 	token  string                                  // the hash of what this process kept, empty for nothing
-	oldest []store.Op                              // deletions of the tokens for which this one leaves no room
+	there  bool                                    // etcd has a token of the name before the stop
+	oldest []store.Op                              // deletions of the tokens for which another one leaves no room
 }
 
-// token returns what a stop under a state writes beside `leaving`.
-func (m *memory) token(s *State) (ops []store.Op) {
+// tokens returns what a stop under a state writes beside `leaving`: the token of what was kept, or no token any more. The
+// instance has entered the epoch of a token: what it holds it held there.
+func (m *memory) tokens(s *State) (ops []store.Op) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.mu.kept.token == "" || s.epoch == "" {
-		return nil
+	k, key, n := &m.mu.kept, m.ledger.keys.Token(m.room, m.name), len(m.mu.epochs)
+	if k.token != "" && n > 0 && m.mu.epochs[n-1] == s.epoch {
+		token := record.Token{Epoch: s.epoch, Hash: k.token}
+		return append(slices.Clone(k.oldest), store.OpPut(key, record.Encode(&token)))
 	}
-	token := record.Token{Epoch: s.epoch, Hash: m.mu.kept.token}
-	return append(slices.Clone(m.mu.kept.oldest),
-		store.OpPut(m.ledger.keys.Token(m.room, m.name), record.Encode(&token)))
+	if k.there {
+		return []store.Op{{Delete: key}}
+	}
+	return nil
 }
 
-// dropToken forgets the token, and reports whether there was one.
-func (m *memory) dropToken() (was bool) {
+// dropTokens has a stop write and delete no token, and reports whether it would have.
+func (m *memory) dropTokens() (would bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	was, m.mu.kept.token = m.mu.kept.token != "", ""
-	return was
+	would = m.mu.kept.token != "" || m.mu.kept.there
+	m.mu.kept = keeping{}
+	return would
 }
 
 // leasedWorkers returns the workers that are remembered, by width and number. The caller

@@ -102,6 +102,7 @@ func (p *presence) lose(format string, args ...any) (lost error) {
 	p.with(func() {
 		if p.mu.lost == nil {
 			p.mu.lost = allocator.Errorf(allocator.Refused, format, args...)
+			p.memory.dropTokens() // nor does it issue what it took
 		}
 		lost = p.mu.lost
 	})
@@ -577,7 +578,7 @@ func (p *presence) leave(ctx context.Context, state *State, covers []string) (do
 		leaving = record.Encode(&value)
 		txn.If = []store.Cond{store.Unchanged(registration), store.HasValue(l.keys.Epoch(), state.raw),
 			{Key: beat.Key, ModRevision: beat.ModRevision, Value: beat.Value}}
-		txn.Then = append([]store.Op{store.OpPut(registration.Key, leaving)}, p.memory.token(state)...)
+		txn.Then = append([]store.Op{store.OpPut(registration.Key, leaving)}, p.memory.tokens(state)...)
 	}
 	answer, err := l.Try(ctx, txn)
 	switch {

@@ -42,6 +42,12 @@ func init() {
 		})},
 		{"leave P", "it stops in good order, and keeps what it holds", on((*script).leave)},
 		{"hold P N [TAG]", "leases N IDs, and issues none of them yet", on((*script).hold)},
+		{"renew-kept P", "drops what it took, as far as the layout that it has took that from its room",
+			on(func(_ *script, p *scripted, _ args) (string, error) {
+				layout, _ := p.Ledger.Layout()
+				p.RenewKept(layout.Layout.Part(p.Room()))
+				return "", nil
+			})},
 		{"issue P N [TAG]", "issues N of the IDs that it holds", on((*script).issue)},
 		{"lease P N [TAG]", "leases N IDs of t, or of another tag",
 			on(func(_ *script, p *scripted, a args) (string, error) {

@@ -12,8 +12,9 @@ const (
 	MaxLayouts    = 1_000
 	MaxMigrations = 1_000
 	MaxAudits     = 100_000
-	// MaxTokens bounds the tokens of a room, the latest ones.
+	// MaxTokens bounds the tokens of a room, the latest ones, and MaxKept the segments that one stands for.
 	MaxTokens = 1_000
+	MaxKept   = 100_000
 	// MaxConsoles bounds the processes of consoles, the latest ones.
 	MaxConsoles = 100
 	// AuditSlack is how many audit entries a process writes before it counts them

@@ -10,10 +10,10 @@ import (
 // Conditions returns the rules that a transaction breaks because it does not compare some key.
 // prefix is the prefix of the cluster's keys.
 func Conditions(prefix string, before Before, conds []store.Cond, writes []Write) (broken []Broken) {
-	leaves := slices.ContainsFunc(writes, func(w Write) bool { return w.Kind == "kept" && w.ModRevision != 0 })
+	leaves := slices.ContainsFunc(writes, func(w Write) bool { return w.Registration != nil && w.Registration.Leaving })
 	for _, w := range writes {
 		if w.Kind == "kept" && w.ModRevision == 0 && leaves {
-			continue // an old token makes room
+			continue // it is not taken: an old token makes room, or the process keeps nothing
 		}
 		for _, needed := range needs(prefix, before, w) {
 			if !slices.ContainsFunc(conds, func(c store.Cond) bool {
