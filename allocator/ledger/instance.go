@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -326,6 +327,31 @@ func (i *Instance) Leave(ctx context.Context) error {
 	}
 	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, "+
 		"was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
+}
+
+// readTokens reads the room's tokens, before a stop writes its own, or deletes it. It makes room for one: the oldest
+// tokens, of instances that never came back, go. Where they cannot be read, the next stop tries again.
+func (i *Instance) readTokens(ctx context.Context) {
+	stored, _ := i.ledger.Layout()
+	if !stored.Upgraded() {
+		return
+	}
+	tokens := store.OpGetPrefix(i.ledger.keys.Tokens(i.room))
+	tokens.Get.KeysOnly = true
+	answer, err := i.ledger.Try(ctx, store.Txn{Then: []store.Op{tokens}})
+	if err != nil {
+		return
+	}
+	own := i.ledger.keys.Token(i.room, i.name)
+	others := slices.DeleteFunc(slices.Clone(answer.Got[0]), func(kv store.KV) bool { return kv.Key == own })
+	slices.SortFunc(others, func(a, b store.KV) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
+	m := &i.memory
+	m.with(func() {
+		m.mu.kept.there, m.mu.kept.oldest = len(others) < len(answer.Got[0]), nil
+		for _, kv := range others[:min(max(len(others)+1-record.MaxTokens, 0), record.OverflowMost)] {
+			m.mu.kept.oldest = append(m.mu.kept.oldest, store.Op{Delete: kv.Key})
+		}
+	})
 }
 
 // Close closes the journal, after the last lease.

@@ -87,31 +87,6 @@ func segmentOf(k journal.KeptSegment) allocator.Segment {
 		Range: allocator.Range{Lower: k.Lower, Upper: k.Upper}, First: k.First, Count: k.Count}
 }
 
-// readTokens reads the room's tokens, before a stop writes its own, or deletes it. It makes room for one: the oldest
-// tokens, of instances that never came back, go. Where they cannot be read, the next stop tries again.
-func (i *Instance) readTokens(ctx context.Context) {
-	stored, _ := i.ledger.Layout()
-	if !stored.Upgraded() {
-		return
-	}
-	tokens := store.OpGetPrefix(i.ledger.keys.Tokens(i.room))
-	tokens.Get.KeysOnly = true
-	answer, err := i.ledger.Try(ctx, store.Txn{Then: []store.Op{tokens}})
-	if err != nil {
-		return
-	}
-	own := i.ledger.keys.Token(i.room, i.name)
-	others := slices.DeleteFunc(slices.Clone(answer.Got[0]), func(kv store.KV) bool { return kv.Key == own })
-	slices.SortFunc(others, func(a, b store.KV) int { return cmp.Compare(a.ModRevision, b.ModRevision) })
-	m := &i.memory
-	m.with(func() {
-		m.mu.kept.there, m.mu.kept.oldest = len(others) < len(answer.Got[0]), nil
-		for _, kv := range others[:min(max(len(others)+1-record.MaxTokens, 0), record.OverflowMost)] {
-			m.mu.kept.oldest = append(m.mu.kept.oldest, store.Op{Delete: kv.Key})
-		}
-	})
-}
-
 // TakeKept takes what the process before kept, where etcd has its token, and returns how many IDs of that this process
 // holds then. What it does not take is a gap, for good. It is called once, before anything is leased.
 func (i *Instance) TakeKept(ctx context.Context) int64 {
