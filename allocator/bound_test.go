@@ -9,8 +9,8 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// TestHeldIsBounded counts what was leased and not issued, under rates that grow, jump and fall: after each lease it is at
-// most what lasts for twice the reserve at the peak rate by then, or two least steps; in between it only falls.
+// TestHeldIsBounded counts what was leased and not issued, under rates that grow, jump and fall: after each lease it is
+// at most what lasts for twice the reserve at the peak rate by then, or two least steps; in between it only falls.
 func TestHeldIsBounded(t *testing.T) {
 	for seed := range uint64(40) {
 		virtual(t, func(w *world) {

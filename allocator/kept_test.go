@@ -9,8 +9,8 @@ import (
 	"github.com/march-id/march/allocator"
 )
 
-// What a chain holds when it is closed goes on in another one. Each ID is taken by a caller of the first, or left for the
-// second; the second issues them in order before it leases anything, and leases ahead so that no caller waits.
+// What a chain holds when it is closed goes on in another one. Each ID is taken by a caller of the first, or left for
+// the second; the second issues them in order before it leases anything, and leases ahead so that no caller waits.
 func TestCloseKept(t *testing.T) {
 	for range 50 {
 		virtual(t, func(w *world) {

@@ -17,8 +17,8 @@ func (s *Server) takeKept(ctx context.Context) {
 	}
 }
 
-// seed gives a counter that is about to be put into memory what the instance holds of its tag. The lock is held, so that
-// a layout either came before, and what it does not keep is a gap, or finds the counter (adopt).
+// seed gives a counter that is about to be put into memory what the instance holds of its tag. The lock is held, so
+// that a layout either came before, and what it does not keep is a gap, or finds the counter (adopt).
 func (m *tags) seed(tag issuer) {
 	if c, is := tag.(*counter); is {
 		c.Seed(m.instance.Kept(leasesFrom(c)))

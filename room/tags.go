@@ -410,15 +410,13 @@ func (m *tags) forget(name allocator.Tag, tag issuer) {
 	}
 }
 
-// dropIDs closes every counter and every generator, and returns how many IDs were dropped in all. Time-ordered
-// tags stay in memory, for workers that are taken anew.
-func (m *tags) dropIDs() int64 {
+// dropIDs closes every counter and every generator. Time-ordered tags stay in memory, for workers that are taken anew.
+func (m *tags) dropIDs() {
 	list, _ := m.counters("", math.MaxInt)
 	for _, c := range list {
 		m.remove(c.Tag(), c)
 	}
 	m.windows.Drop()
-	return m.scan.totals().dropped
 }
 
 // tagChanged applies a change of a tag that the ledger saw. An issuer in memory gets the new settings, and that

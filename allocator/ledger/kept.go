@@ -181,8 +181,8 @@ func (i *Instance) tryTake(ctx context.Context, state *State,
 	return held, false, nil
 }
 
-// still returns, by tag, the segments that each layout since theirs has left to the room: what it lost once it has given
-// up for good, also if it got it back. Where the history of layouts does not go back so far, it cannot be known.
+// still returns, by tag, the segments that each layout since theirs has left to the room: what it lost once it has
+// given up for good, also if it got it back. Where the history of layouts does not go back so far, it cannot be known.
 func (i *Instance) still(ctx context.Context, state *State,
 	kept journal.Kept) (map[allocator.Tag][]journal.KeptSegment, error) {
 	l, oldest := i.ledger, state.layout.Layout.Version

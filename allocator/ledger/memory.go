@@ -629,8 +629,8 @@ type keeping struct {
 	oldest []store.Op                              // deletions of the tokens for which another one leaves no room
 }
 
-// tokens returns what a stop under a state writes beside `leaving`: the token of what was kept, or no token any more. The
-// instance has entered the epoch of a token: what it holds it held there.
+// tokens returns what a stop under a state writes beside `leaving`: the token of what was kept, or no token any more.
+// The instance has entered the epoch of a token: what it holds it held there.
 func (m *memory) tokens(s *State) (ops []store.Op) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

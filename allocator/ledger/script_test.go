@@ -31,8 +31,8 @@ var overEtcd = flag.Bool("etcd", false, "scripts run over a real etcd")
 
 // TestScripts runs the protocol as text: commands, and what they answered where that is more than "ok". Each file has
 // clusters of its own, each with clocks that stand still unless a command moves them.
-// `go test . -run TestScripts -rewrite` writes the answers anew. The commands are those of verbs. With -etcd a real etcd
-// does all transactions, which takes minutes: the answers must be the same.
+// `go test . -run TestScripts -rewrite` writes the answers anew. The commands are those of verbs. With -etcd a real
+// etcd does all transactions, which takes minutes: the answers must be the same.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		s := &script{}

@@ -32,7 +32,8 @@ var verbs []verb
 func init() {
 	verbs = []verb{
 		{"cluster [formats=N] LAYOUT", "a new cluster, with the tag t", nil},
-		{"start ROOM/NAME [journal[=DIR]] [role] [old-role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] [as=HANDLE]",
+		{"start ROOM/NAME [journal[=DIR]] [role] [old-role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] " +
+			"[as=HANDLE]",
 			"a process; the one before of its handle ends. role: its etcd user writes its own room's keys only; " +
 				"old-role: and no tokens",
 			(*script).start},

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -101,7 +102,7 @@ func pages(p *part) {
 
 // windows measures how many windows of one browser a console keeps live over TLS: each has its page and a tick.
 func (c *processes) windows() {
-	const windows, within = 20, 10 * time.Second
+	const windows, within = 20, 20 * time.Second
 	ca := testcerts.New(c)
 	pair := ca.Write("console", certs.Leaf{Hosts: []string{"127.0.0.1"}})
 	at := c.freeAddress()
@@ -110,8 +111,10 @@ func (c *processes) windows() {
 	files := testcerts.Open(c, tlsfiles.Config{Flags: "tls", CA: ca.Root})
 	browser := &http.Client{Transport: &http.Transport{TLSClientConfig: files.Client("127.0.0.1"),
 		ForceAttemptHTTP2: true, MaxConnsPerHost: 1}}
+	ctx, cancel := context.WithTimeout(c.ctx, within)
+	defer cancel()
 	get := func(path string) (*http.Response, error) {
-		request, err := http.NewRequestWithContext(c.ctx, http.MethodGet, "https://"+at+path, http.NoBody)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+at+path, http.NoBody)
 		c.check(err)
 		return browser.Do(request)
 	}
@@ -124,14 +127,16 @@ func (c *processes) windows() {
 	})
 	live := make(chan bool, windows)
 	for range windows {
-		answer := must(get("/live/tags"))
-		time.AfterFunc(within, func() { _ = answer.Body.Close() })
+		answer, err := get("/live/tags")
+		c.check(err)
 		go func() {
+			defer func() { _ = answer.Body.Close() }()
 			page, tick := false, false
 			for lines := bufio.NewScanner(answer.Body); !(page && tick) && lines.Scan(); {
 				page, tick = page || strings.HasPrefix(lines.Text(), "id: "), tick || lines.Text() == "event: tick"
 			}
 			live <- page && tick && answer.ProtoMajor == 2
+			<-ctx.Done() // it stays open beside the others
 		}()
 	}
 	kept := 0

@@ -100,7 +100,7 @@ func (b *browser) tag(t *testing.T) {
 		t.Errorf("the preview has changed the tag: %+v, %v", tag.TagSettings, err)
 	}
 	// which the browser gives it a moment later
-	p.until("the question has the focus", `document.activeElement.id === "sure0"`)
+	p.until("the question has the focus", `document.activeElement.id === "sure"`)
 	p.click(button("Save these settings"))
 	p.says("The settings were saved")
 	tag, err = w.Admin.Tag(t.Context(), "order")
@@ -129,7 +129,7 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#s-max_jump", "5000000")
 	p.click(button("Save settings…"))
 	p.until("the other change stays",
-		`!/Max jump\s+5,000,000/.test(document.querySelector("main").innerText) && document.querySelector("#sure0")`)
+		`!/Max jump\s+5,000,000/.test(document.querySelector("main").innerText) && document.querySelector("#sure")`)
 	p.click(button("Save, and stop 2 rooms"))
 	p.says("The settings were saved")
 	tag, err = w.Admin.Tag(t.Context(), "order")
@@ -140,7 +140,7 @@ func (b *browser) tag(t *testing.T) {
 	p.click(button("Save settings…"))
 	p.click(button("Save these settings"))
 	p.until("the limit is as it was",
-		`!document.querySelector("#sure0") && document.querySelector("#s-limit").value === "2,000,000"`)
+		`!document.querySelector("#sure") && document.querySelector("#s-limit").value === "2,000,000"`)
 	p.says("The settings were saved")
 
 	p.fill("#skip-to", "3000000")
