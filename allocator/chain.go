@@ -377,7 +377,6 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	c.mu.asleep = false
 	c.promote(now)
 	switch {
 	case c.mu.closed:
@@ -392,6 +391,7 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 		c.starve(now)
 	}
 	c.mu.wanted += want
+	c.mu.asleep = false
 	if c.mu.changed == nil {
 		c.mu.changed = make(chan struct{})
 	}

@@ -98,33 +98,6 @@ func (c *Chain) Limit(limit int64) {
 	c.promote(c.now())
 }
 
-// Rise drops all held IDs below least, at once, and leases anew. A chain that nobody used for parkAfter leases nothing
-// before its next caller.
-func (c *Chain) Rise(least int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.holdsAny(func(s Segment) bool { return s.First < least }) {
-		return
-	}
-	c.putBack()
-	kept := c.mu.tail[:0]
-	for _, s := range c.mu.tail {
-		below, rest := s.cut(least)
-		c.mu.tailHeld -= below.Count
-		c.mu.dropped += below.Count
-		if rest.Count > 0 {
-			kept = append(kept, rest)
-		}
-	}
-	if c.mu.tail = kept; len(kept) == 0 {
-		c.mu.tail = nil // let the array go
-	}
-	now := c.now()
-	c.look(now, c.mu.wanted > 0)
-	c.mu.asleep = c.mu.asleep || c.since(now) >= parkAfter
-	c.settle(now)
-}
-
 // Limited returns the limit that was set last, 0 for none.
 func (c *Chain) Limited() int64 {
 	c.mu.Lock()

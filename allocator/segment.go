@@ -130,17 +130,12 @@ func (s Segment) Split(n int64) (head, tail Segment) {
 
 // below returns the IDs of s that lie below limit, which may be none.
 func (s Segment) below(limit int64) Segment {
-	head, _ := s.cut(limit)
-	return head
-}
-
-// cut returns the IDs of s that lie below an ID, and the others, either of which may be none.
-func (s Segment) cut(id int64) (below, rest Segment) {
-	if s.Count == 0 || s.First >= id {
-		return Segment{}, s
+	if s.Count == 0 || s.First >= limit {
+		return Segment{}
 	}
 	l := Layout{Boundary: s.Boundary}
-	return s.Split(l.ordinal(s.Range, id) - l.ordinal(s.Range, s.First))
+	head, _ := s.Split(l.ordinal(s.Range, limit) - l.ordinal(s.Range, s.First))
+	return head
 }
 
 // join returns s and next as one segment if next continues s as the rest of a Split

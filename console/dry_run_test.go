@@ -43,7 +43,7 @@ func TestDryRun(t *testing.T) {
 				"These rooms stop issuing at once, because they have leased IDs from the limit on: a (", []string{"a"}},
 			"a limit": {&marchv1.Tag{Limit: proto.Int64(1 << 40)}, "the tag has ", nil},
 			"a jump":  {&marchv1.Tag{MaxJump: proto.Int64(77)}, "more than 77 ahead", nil},
-			"a skew":  {&marchv1.Tag{MaxSkew: proto.Int64(5000)}, "IDs lie at most 5000 below", nil},
+			"a skew":  {&marchv1.Tag{MaxSkew: proto.Int64(5000)}, "Leases begin at most 5000 IDs below", nil},
 			"strict":  {&marchv1.Tag{StrictRetract: proto.Bool(true)}, "stops issuing IDs of the tag when etcd", nil},
 			"steps": {&marchv1.Tag{MinStep: proto.Int64(5000)},
 				"the instances that hold the tag (1) aim for 5000 IDs", nil},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -23,7 +22,6 @@ type counter struct {
 	tally
 	text   *texts.Text   // how its IDs are texts; nil for a tag without a format. It does not change
 	period period.Period // zero for none. It does not change
-	skewed atomic.Bool   // it has a max_skew
 	shown  uint32        // the number of the first scrape that may show it, 0 for none yet; guarded by scan
 
 	mu struct {
@@ -98,10 +96,9 @@ func (c *counter) update(m *tags, settings record.TagSettings) (keeps bool, err 
 		c.period != settings.Period || c.Gated() != m.strict(settings) {
 		return false, nil
 	}
-	if err := c.Update(m.chainOf(settings)); err != nil {
+	if err := c.Update(settings.Chain()); err != nil {
 		return true, err
 	}
-	m.setSkew(c, settings)
 	c.Skip(max(settings.Skip, settings.Skips[m.cfg.Room]))
 	c.Limit(settings.Limit)
 	c.setSpace(m.spaceOf(settings))

@@ -183,7 +183,6 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return s.adoptLayouts(background, served) })
 	work.Go(func() error { return s.tags.refreshLayout(background) })
 	work.Go(func() error { return s.tags.sweep(background) })
-	work.Go(func() error { return s.tags.followSkew(background) })
 	work.Go(func() error { return s.tags.warmPrescaled(background) })
 	work.Go(func() error { return s.tags.followPeriods(background) })
 	work.Go(func() error { return s.health.watchHealth(background) })

@@ -43,7 +43,6 @@ type tags struct {
 		ended bool // no load begins any more
 		// deleted has the tags of time-ordered IDs that were deleted, as far as a load read it.
 		deleted map[allocator.Tag]bool
-		skewed  map[allocator.Tag]struct{} // tags with a max_skew in memory, and perhaps some that were
 	}
 }
 
@@ -54,7 +53,7 @@ func (m *tags) init(p *process, refiller *allocator.Refiller) {
 	m.unknown.init(p.cfg.Metrics.Limit(maxUnknownTags, int64(p.cfg.MaxUnknownTags)), p.cfg.Rand)
 	m.periods.init()
 	m.mu.tags, m.mu.loads = make(map[allocator.Tag]issuer), make(map[allocator.Tag]*load)
-	m.mu.deleted, m.mu.skewed = make(map[allocator.Tag]bool), make(map[allocator.Tag]struct{})
+	m.mu.deleted = make(map[allocator.Tag]bool)
 }
 
 // inMemory returns a tag's issuer, or nil if it is not in memory.
@@ -280,9 +279,6 @@ func (m *tags) set(name allocator.Tag, tag issuer) {
 		return
 	}
 	m.mu.tags[name] = tag
-	if c, is := tag.(*counter); is && c.skewed.Load() {
-		m.mu.skewed[name] = struct{}{}
-	}
 	m.mu.index.put(tagged{name, tag})
 }
 
@@ -307,12 +303,11 @@ func (m *tags) readChain(ctx context.Context, tag allocator.Tag) (*counter, erro
 	}
 	chain := &counter{text: m.textOf(tag, settings), period: settings.Period}
 	chain.setSpace(m.spaceOf(settings))
-	chain.skewed.Store(settings.MaxSkew > 0)
 	m.periods.add(settings.Period, m.instance.Now())
 	// The chain needs its source, and the source the chain, so the chain comes in two steps.
 	metered := &meteredSource{Source: source, tags: m, chain: chain}
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: m.refiller,
-		Settings: m.chainOf(settings), First: m.firstLease(tag, m.chainOf(settings)), Gate: m.gateOf(settings)})
+		Settings: settings.Chain(), First: m.firstLease(tag, settings.Chain()), Gate: m.gateOf(settings)})
 	if err == nil {
 		chain.Limit(settings.Limit)
 	}

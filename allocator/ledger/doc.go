@@ -176,6 +176,5 @@
 //  4. How it goes back in time with etcd: restore.go.
 //  5. The state under which leasing is allowed, and its end: leasable.go.
 //  6. The life of an instance, joining and leaving: instance.go.
-//  7. Leases: claim.go, lease.go of IDs, kept.go of what the process before kept, skew.go of
-//     how far behind it may lie, window.go of workers.
+//  7. Leases: claim.go, lease.go of IDs, kept.go of what the process before kept, window.go of workers.
 package ledger

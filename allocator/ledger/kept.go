@@ -246,12 +246,6 @@ func (i *Instance) Kept(source allocator.Source) (segments []allocator.Segment) 
 	part := stored.Layout.Part(i.room)
 	terms, present := s.terms.At(i.Now())
 	least := max(terms.Start, terms.Skips[i.room], present.First)
-	if terms.MaxSkew > 0 && s.floor != nil {
-		var err error
-		if least, err = s.raise(least, s.floor.Most-terms.MaxSkew); err != nil {
-			return nil // nothing can be leased either
-		}
-	}
 	for _, k := range kept {
 		if seg := segmentOf(k); k.Life == s.life && seg.First >= least && !part.Outdates(seg) {
 			segments = append(segments, seg)

@@ -42,14 +42,6 @@ func init() {
 			return "", p.Close()
 		})},
 		{"leave P", "it stops in good order, and keeps what it holds", on((*script).leave)},
-		{"skew P TAG", "the least ID of a tag with a max_skew that it may issue by the marks of now",
-			on(func(_ *script, p *scripted, a args) (string, error) {
-				skews, err := p.Skews(bg, []allocator.Tag{a.tag(0)})
-				if skew, is := skews[a.tag(0)]; is {
-					return fmt.Sprint(skew.Least), err
-				}
-				return "any", err
-			})},
 		{"hold P N [TAG]", "leases N IDs, and issues none of them yet", on((*script).hold)},
 		{"renew-kept P", "drops what it took, as far as the layout that it has took that from its room",
 			on(func(_ *script, p *scripted, _ args) (string, error) {

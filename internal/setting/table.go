@@ -31,8 +31,8 @@ var table = []Setting{
 	{Path: "max_jump", Kind: Counter, Rare: true, Help: "how far one room's mark may lie above the marks of all " +
 		"others before rooms need an operator's consent to go on above it",
 		of: func(s *record.TagSettings) any { return &s.MaxJump }, effect: jumpEffect},
-	{Path: "max_skew", Kind: Counter, Rare: true, Help: "how far below the furthest room's mark, as it was 5s before, " +
-		"an instance issues IDs: it drops those further behind, and holds few; 0 is no bound",
+	{Path: "max_skew", Kind: Counter, Rare: true, Help: "how far below the furthest room's mark an instance may " +
+		"begin a lease; IDs that it holds already may lie further behind; 0 is no bound",
 		of: func(s *record.TagSettings) any { return &s.MaxSkew }, effect: skewEffect},
 	{Path: "strict_retract", Kind: Counter, Help: "issue nothing rather than an ID of a residue that the room may " +
 		"have given up: issue only if etcd recently confirmed the layout",
@@ -141,11 +141,11 @@ func skewEffect(before, after record.TagSettings, _ map[allocator.Room]record.Ma
 	case before.MaxSkew:
 		return ""
 	case 0:
-		return fmt.Sprintf("IDs may lie any number below the furthest room's mark; now at most %d.", before.MaxSkew)
+		return fmt.Sprintf("A lease may begin any number of IDs below the furthest room's mark; now at most %d.",
+			before.MaxSkew)
 	}
-	return fmt.Sprintf("IDs lie at most %d below the furthest room's mark, as it was 5 s before: an instance that is "+
-		"further behind drops what it holds, and skips the IDs up to there. It holds a quarter of that at most, so its "+
-		"reserve is shorter where rooms issue as many in that time.", after.MaxSkew)
+	return fmt.Sprintf("Leases begin at most %d IDs below the furthest room's mark: a room that is further behind "+
+		"skips the IDs up to there.", after.MaxSkew)
 }
 
 func strictEffect(before, after record.TagSettings, _ map[allocator.Room]record.Mark) string {

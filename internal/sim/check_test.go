@@ -16,13 +16,13 @@ import (
 
 // answered is a call that was given IDs.
 type answered struct {
-	at, began time.Time
-	by        *process
-	tag       allocator.Tag
-	runs      []allocator.Run
-	seg       allocator.Segment // of a client's lease
-	ttl       time.Duration     // how long the client may use it
-	bad       error             // why the lease is wrong
+	at   time.Time
+	by   *process
+	tag  allocator.Tag
+	runs []allocator.Run
+	seg  allocator.Segment // of a client's lease
+	ttl  time.Duration     // how long the client may use it
+	bad  error             // why the lease is wrong
 }
 
 // lease stores a client's lease.
@@ -70,7 +70,6 @@ func (w *world) note(a answered) {
 			a.at.Sub(d.other.at), d.other.by.id)
 	}
 	w.checkLease(a)
-	w.checkSkew(a)
 	for _, run := range a.runs {
 		if !everIn(changes, a.by.in, run) {
 			w.Errorf("%s, tag %s: IDs %v lie in no range that the room ever had", a.by.id, a.tag, run)

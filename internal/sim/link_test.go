@@ -44,7 +44,6 @@ type link struct {
 		lost    time.Time        // the link leads to another etcd cluster before
 		sent    map[string]times // how often, and when last
 		reports []reported
-		looks   map[allocator.Tag][]look
 		leases  []lease          // in the order of their answers
 		shown   map[string]shown // by epoch
 		outside []outside        // the recovers that left the process out
@@ -62,7 +61,6 @@ type link struct {
 func (w *world) link(name string, lane int) *link {
 	l := &link{w: w, name: name, lane: lane, dead: make(chan struct{})}
 	l.mu.sent, l.mu.shown, l.mu.lives.under = make(map[string]times), make(map[string]shown), make(map[string]bool)
-	l.mu.looks = make(map[allocator.Tag][]look)
 	return l
 }
 
@@ -222,7 +220,6 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 		return answer, err
 	})
 	l.answered(asked, answer, err)
-	l.looks(txn, answer, err)
 	l.w.checkRolledBack(l, asked)
 	l.checkDenied(asked)
 	return answer, err

@@ -260,7 +260,7 @@ func (w *world) call(p *process, tag allocator.Tag, d dice, lane int) {
 
 // ask makes one call of any kind, and notes the IDs.
 func (w *world) ask(ctx context.Context, p *process, tag allocator.Tag, d dice) {
-	a := answered{by: p, tag: tag, began: time.Now()}
+	a := answered{by: p, tag: tag}
 	var err error
 	switch d.IntN(5) {
 	case 0:

@@ -185,7 +185,7 @@ func weak(t *testing.T, total map[string]int) {
 	}
 	want := []string{
 		failedButApplied, "IDs", "issued again", "migrations done", "migrations aborted",
-		"IDs checked for their skew", "tokens of kept IDs", "processes that took what the one before kept",
+		"tokens of kept IDs", "processes that took what the one before kept",
 		journalsRequired, "call: unavailable", "call: no_range", "call: exhausted", "backups", "recover: done",
 	}
 	if *with != ledgertest.StaleRead.String() { // if all seeds have it, no strict tag can be relied on

@@ -30,9 +30,10 @@
 //
 // # What has no oracle
 //
-// A tag's max_skew has no oracle here. It bounds how far IDs lie below the largest mark of all
-// rooms, as the marks were when the instance read them. etcd does not record the time of that
-// reading, and an instance that is cut off does not read. The simulation checks it.
+// A tag's max_skew has no oracle. It bounds how far a lease may begin below the largest mark of
+// all rooms, as the marks were when the instance read them. etcd does not record the time of
+// that reading, and the lease does not compare these marks. So the history can only show leases
+// that lag, which may have been right when they began.
 //
 // # Weak runs
 //
