@@ -127,9 +127,12 @@ func (c *processes) windows() {
 	})
 	live := make(chan bool, windows)
 	for range windows {
-		answer, err := get("/live/tags")
-		c.check(err)
 		go func() {
+			answer, err := get("/live/tags")
+			if err != nil {
+				live <- false
+				return
+			}
 			defer func() { _ = answer.Body.Close() }()
 			page, tick := false, false
 			for lines := bufio.NewScanner(answer.Body); !(page && tick) && lines.Scan(); {
