@@ -14,6 +14,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 // auditRow is what an entry changed, for the template changed.
@@ -66,7 +67,9 @@ func auditTime(field, text string) (*timestamppb.Timestamp, error) {
 }
 
 func auditList(entries []*marchv1.AuditEntry) *list {
-	l := newTable("Changes", "*When By What Changed", entries, func(e *marchv1.AuditEntry) (listRow, palette, []any) {
+	columns := []setting.Column[*marchv1.AuditEntry]{{Title: "When", Key: true}, {Title: "By"}, {Title: "What"},
+		{Title: "Changed"}}
+	l := newList("Changes", columns, entries, func(e *marchv1.AuditEntry) (listRow, palette) {
 		actor, _, _ := strings.Cut(e.GetActor(), " from ")
 		object := html("%s", e.GetObject())
 		if to := linkOf(e.GetObject()); to != "" {
@@ -80,10 +83,10 @@ func auditList(entries []*marchv1.AuditEntry) *list {
 		if len(row.Changes) > shownChanges {
 			row.Changes, row.Others = row.Changes[:shownChanges-1], row.Changes[shownChanges-1:]
 		}
-		return listRow{ID: "a-" + e.GetId()}, nil, []any{
+		return listRow{ID: "a-" + e.GetId(), Values: []any{
 			cell{Class: "code", Text: element(e.GetTime(), stamp(e.GetTime()))},
 			cell{Class: "actor", Text: html(`<a href="/audit%s">%s</a>`, with(nil, "actor", actor), e.GetActor())},
-			cell{Class: "name", Text: what}, cell{Change: row}}
+			cell{Class: "name", Text: what}, cell{Change: row}}}, nil
 	})
 	l.Class = " audit"
 	return l

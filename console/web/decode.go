@@ -91,11 +91,13 @@ func (h *Handler) decodeUnder(c *call, v *decodeView, id int64) error {
 		}
 		until = newer.GetLayout().GetTime()
 	}
-	v.Under = newTable("Layouts", "*#Layout Room #Boundary #Block #Residue From Until", list.GetLayouts(),
-		func(record *marchv1.LayoutRecord) (listRow, palette, []any) {
+	v.Under = newList("Layouts", []setting.Column[*marchv1.LayoutRecord]{{Title: "Layout", Key: true, Number: true},
+		{Title: "Room"}, {Title: "Boundary", Number: true}, {Title: "Block", Number: true},
+		{Title: "Residue", Number: true}, {Title: "From"}, {Title: "Until"}}, list.GetLayouts(),
+		func(record *marchv1.LayoutRecord) (listRow, palette) {
 			l, bad := api.LayoutFromProto(record.GetLayout())
 			if err = cmp.Or(err, bad); err != nil {
-				return listRow{}, nil, make([]any, 7)
+				return listRow{Values: make([]any, 7)}, nil
 			}
 			in, ended := cell{Text: html(`<span class="dim">no room</span>`)}, any("current")
 			if room, has := l.RoomOf(id); has {
@@ -108,8 +110,8 @@ func (h *Handler) decodeUnder(c *call, v *decodeView, id int64) error {
 				ended = until
 			}
 			until = record.GetTime()
-			return listRow{ID: fmt.Sprint("v-", l.Version)}, nil, []any{l.Version, in, l.Boundary, l.Block(id),
-				l.Residue(id), record.GetTime(), ended}
+			return listRow{ID: fmt.Sprint("v-", l.Version), Values: []any{l.Version, in, l.Boundary, l.Block(id),
+				l.Residue(id), record.GetTime(), ended}}, nil
 		})
 	v.pages = pagesOf(q, "before", list.GetNextPageToken())
 	return err

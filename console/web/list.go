@@ -63,6 +63,7 @@ func pagesOf(q url.Values, param, next string) (p pages) {
 // listRow is a row of a list. Page is the address of what it shows; empty for none.
 type listRow struct {
 	ID, Page string
+	Values   []any // of columns without a Value
 	Cells    []cell
 	Actions  template.HTML // links in a column of its own; empty for none
 }
@@ -86,18 +87,22 @@ type cell struct {
 	Change              *auditRow
 }
 
-// newTable returns a list. Of its heads, * begins the one that names a row and # one of numbers; _ is a space. row
-// returns a row without its cells, the rooms' colours, and the values of the cells.
-func newTable[T any](caption, heads string, rows []T, row func(T) (listRow, palette, []any)) *list {
+// newList returns a list with columns, which terminals show, too, where they are package setting's. row returns what a row
+// has besides its cells, and the rooms' colours; and the values of columns that have no Value.
+func newList[T any](caption string, columns []setting.Column[T], rows []T, row func(T) (listRow, palette)) *list {
 	l := &list{Caption: caption}
 	for _, one := range rows {
-		r, colour, values := row(one)
-		for i, head := range strings.Fields(heads) {
-			c, title := newCell(values[i], colour), strings.ReplaceAll(strings.Trim(head, "*#"), "_", " ")
-			if c.Title, c.Label, c.Key = title, title, head[0] == '*'; strings.ToUpper(title[:2]) != title[:2] {
-				c.Label = strings.ToLower(title[:1]) + title[1:]
+		r, colour := row(one)
+		for i, column := range columns {
+			if column.Value != nil {
+				r.Values = append(r.Values, column.Value(one))
 			}
-			if c.Number = strings.ContainsAny(head, "#"); c.Number {
+			c := newCell(r.Values[i], colour)
+			c.Title, c.Label, c.Key, c.Number = column.Title, column.Title, column.Key, column.Number
+			if strings.ToUpper(c.Title[:2]) != c.Title[:2] {
+				c.Label = strings.ToLower(c.Title[:1]) + c.Title[1:]
+			}
+			if c.Number {
 				c.Class = strings.TrimSpace("n " + c.Class)
 			}
 			r.Cells = append(r.Cells, c)
@@ -117,29 +122,6 @@ func (l *list) warn(row int, title string, wrong bool) {
 			c.Class += " warn"
 		}
 	}
-}
-
-// newList returns a list with the columns that terminals show, too. row returns what a row has besides its cells, and
-// the rooms' colours.
-func newList[T any](caption string, columns []setting.Column[T], rows []T, row func(T) (listRow, palette)) *list {
-	heads := make([]string, len(columns))
-	for i, c := range columns {
-		heads[i] = strings.ReplaceAll(c.Title, " ", "_")
-		if c.Number {
-			heads[i] = "#" + heads[i]
-		}
-		if c.Key {
-			heads[i] = "*" + heads[i]
-		}
-	}
-	return newTable(caption, strings.Join(heads, " "), rows, func(one T) (listRow, palette, []any) {
-		r, colour := row(one)
-		values := make([]any, len(columns))
-		for i, c := range columns {
-			values[i] = c.Value(one)
-		}
-		return r, colour, values
-	})
 }
 
 // newCell returns how a page shows a value.

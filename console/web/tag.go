@@ -123,11 +123,13 @@ func (h *Handler) newPreview(c *call, now *marchv1.Tag) (v *previewView) {
 		}
 		return nil
 	}
-	const heads = "*Setting Now Then"
-	v.Changes = newTable("What changes", heads, changed, func(s setting.Change) (listRow, palette, []any) {
-		return listRow{}, nil, []any{sentence(s.Words()), html("<del>%s</del>", groups(shown(s.Setting, s.From))),
-			html("<ins>%s</ins>", groups(shown(s.Setting, s.To)))}
-	})
+	v.Changes = newList("What changes", []setting.Column[setting.Change]{
+		{Title: "Setting", Key: true, Value: func(s setting.Change) any { return sentence(s.Words()) }},
+		{Title: "Now", Value: func(s setting.Change) any {
+			return html("<del>%s</del>", groups(shown(s.Setting, s.From)))
+		}},
+		{Title: "Then", Value: func(s setting.Change) any { return html("<ins>%s</ins>", groups(shown(s.Setting, s.To))) }},
+	}, changed, func(setting.Change) (listRow, palette) { return listRow{}, nil })
 	v.Hidden.Set("revision", strconv.FormatInt(now.GetRevision(), 10))
 	if len(v.GetStops()) > 0 {
 		v.Hidden.Set("confirm", "on")
@@ -188,13 +190,15 @@ func (v *skipView) read(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) e
 		next[m.GetRoom()] = m.GetNext()
 	}
 	chosen := slices.DeleteFunc(slices.Clone(v.Rooms), func(room choice) bool { return !room.Checked })
-	what := newTable("What the skip does", "*Room #Mark_now #Then_at_least #IDs_of_its_range_lost", chosen,
-		func(room choice) (listRow, palette, []any) {
+	what := newList("What the skip does", []setting.Column[choice]{{Title: "Room", Key: true},
+		{Title: "Mark now", Number: true}, {Title: "Then at least", Number: true},
+		{Title: "IDs of its range lost", Number: true}}, chosen,
+		func(room choice) (listRow, palette) {
 			from := max(t.GetTag().GetStart(), next[room.Name])
 			to := max(v.GetTo(), from)
 			does = does || to > from
-			return listRow{}, nil, []any{room.Name, from, to,
-				layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], from, to)}
+			return listRow{Values: []any{room.Name, from, to,
+				layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], from, to)}}, nil
 		})
 	if !does {
 		return allocator.Errorf(allocator.Invalid,
