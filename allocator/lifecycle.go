@@ -90,9 +90,6 @@ func (c *Chain) Seed(segments []Segment) {
 	}
 }
 
-// Source returns what the chain leases from.
-func (c *Chain) Source() Source { return c.source }
-
 // CloseUnused closes the chain if no ID was issued for idleAfter, and reports
 // whether it did.
 func (c *Chain) CloseUnused(idleAfter time.Duration) bool {

@@ -101,6 +101,9 @@ func (cfg Config) Validate() error {
 	if err := setting.Check(&cfg); err != nil {
 		return err
 	}
+	if cfg.ColdAfter < 0 { // no setting of a server
+		return allocator.Errorf(allocator.Invalid, "cold-after: %v; allowed: 0s or more", cfg.ColdAfter)
+	}
 	return errors.Join(serve.CheckHosts(cfg.AllowedHosts), cfg.Doors.validate(cfg.Access))
 }
 

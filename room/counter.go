@@ -22,6 +22,7 @@ type counter struct {
 	tally
 	text   *texts.Text   // how its IDs are texts; nil for a tag without a format. It does not change
 	period period.Period // zero for none. It does not change
+	source meteredSource // what the chain leases from
 	shown  uint32        // the number of the first scrape that may show it, 0 for none yet; guarded by scan
 
 	mu struct {

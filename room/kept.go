@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 )
 
@@ -21,17 +20,8 @@ func (s *Server) takeKept(ctx context.Context) {
 // that a layout either came before, and what it does not keep is a gap, or finds the counter (adopt).
 func (m *tags) seed(tag issuer) {
 	if c, is := tag.(*counter); is {
-		c.Seed(m.instance.Kept(leasesFrom(c)))
+		c.Seed(m.instance.Kept(c.source.Source))
 	}
-}
-
-// leasesFrom returns the ledger's source of a counter.
-func leasesFrom(c *counter) allocator.Source {
-	source := c.Source()
-	if metered, is := source.(*meteredSource); is {
-		return metered.Source
-	}
-	return source
 }
 
 // keepIDs closes every counter and keeps what it held for the next process of this name. It returns how many IDs are
@@ -41,7 +31,7 @@ func (m *tags) keepIDs(ctx context.Context) (kept, dropped int64) {
 	var rests []ledger.Rest
 	var held int64
 	for _, c := range list {
-		rest := ledger.Rest{Source: leasesFrom(c), Segments: c.CloseKept()}
+		rest := ledger.Rest{Source: c.source.Source, Segments: c.CloseKept()}
 		for _, seg := range rest.Segments {
 			held += seg.Count
 		}

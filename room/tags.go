@@ -305,8 +305,8 @@ func (m *tags) readChain(ctx context.Context, tag allocator.Tag) (*counter, erro
 	chain.setSpace(m.spaceOf(settings))
 	m.periods.add(settings.Period, m.instance.Now())
 	// The chain needs its source, and the source the chain, so the chain comes in two steps.
-	metered := &meteredSource{Source: source, tags: m, chain: chain}
-	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: metered, Refiller: m.refiller,
+	chain.source = meteredSource{Source: source, tags: m, chain: chain}
+	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: &chain.source, Refiller: m.refiller,
 		Settings: settings.Chain(), First: m.firstLease(tag, settings.Chain()), Gate: m.gateOf(settings)})
 	if err == nil {
 		chain.Limit(settings.Limit)
