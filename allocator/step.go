@@ -59,7 +59,7 @@ func (s Settings) Validate() error {
 // A chain checks itself after every eighth of a target (a link) and refills if it holds less
 // than one. So it never holds less than seven eighths of a target, which is the reserve. A
 // refill fills it up to twice that, see full. At a steady rate it writes to the store once per
-// reserve.
+// six sevenths of a reserve.
 //
 //   - Over each window of at least 10 s the rate is measured; peak is the larger
 //     of it and the old peak, which halves every three reserves. So the target

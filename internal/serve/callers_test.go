@@ -31,6 +31,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/serve"
+	"github.com/march-id/march/internal/setting"
 )
 
 // A caller is forgotten, even if two of its connections were closed for their resets. Before,
@@ -533,6 +534,25 @@ func TestCaller(t *testing.T) {
 		}
 		if got := serve.CallerAt(at).String(); got != want {
 			t.Errorf("%s: %s, want %s", address, got, want)
+		}
+	}
+}
+
+// Limits outside the allowed range are refused.
+func TestLimitsAreChecked(t *testing.T) {
+	for _, change := range []func(*serve.Limits){
+		func(l *serve.Limits) { l.Connections = 0 },
+		func(l *serve.Limits) { l.CallerConnections = -1 },
+		func(l *serve.Limits) { l.ConnectionStreams = 10_000_001 },
+		func(l *serve.Limits) { l.CallerStreams = 0 },
+		func(l *serve.Limits) { l.Resets = 0 },
+		func(l *serve.Limits) { l.OpenStreams = 10_000_001 },
+	} {
+		l := serve.DefaultLimits()
+		change(&l)
+		err := setting.Check(&l)
+		if !errors.Is(err, allocator.Invalid) || !strings.Contains(err.Error(), "allowed: 1 to 10000000") {
+			t.Errorf("%+v: %v", l, err)
 		}
 	}
 }
