@@ -168,8 +168,8 @@ func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
 		case err == nil:
 			p.answered(e, failures)
 			return e, nil
-		case ctx.Err() != nil && time.Since(began) < p.timeout:
-			return nil, together(append(failures, allocator.Errorf(allocator.Unavailable, "%s: %w", what, ctx.Err())))
+		case ended(ctx) != nil && time.Since(began) < p.timeout:
+			return nil, together(append(failures, allocator.Errorf(allocator.Unavailable, "%s: %w", what, ended(ctx))))
 		case errors.Is(asking.Err(), context.DeadlineExceeded):
 			err = allocator.Errorf(allocator.Unavailable, "room at %s: no answer within %v", e.address, p.timeout)
 		case !elsewhere(err):
@@ -191,6 +191,15 @@ func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
 		p.answered(nil, failures)
 	}
 	return nil, together(failures)
+}
+
+// ended is ctx.Err, and says it of a deadline that has passed also where ctx's timer has not fired yet: a server that
+// knows the deadline may end the call first.
+func ended(ctx context.Context) error {
+	if at, has := ctx.Deadline(); has && !time.Now().Before(at) {
+		return cmp.Or(ctx.Err(), context.DeadlineExceeded)
+	}
+	return ctx.Err()
 }
 
 // ask sends a request to one endpoint after the other, as pool.ask does, and returns the first
