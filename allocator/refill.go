@@ -158,16 +158,16 @@ func (c *Chain) need(now time.Time) int64 {
 		return 0
 	}
 	target := c.mu.pace.target(c.mu.settings, now)
-	held, full := c.held(), c.mu.settings.full(target)
-	least := min(target, full-held)
+	held := c.held()
+	least := target
 	switch {
 	case c.renewing():
 		// Lease as many IDs as the chain holds, so that the time of the next refill does
 		// not change. With only one target the next refill would be due at the next ID,
 		// and a layout that renews all chains of a room would make each lease twice.
-		least, held = max(target, min(held, full)), 0
+		least, held = max(target, min(held, 2*target)), 0
 	case c.replacing():
-		least, held = target, 0 // the held segments will be dropped
+		held = 0 // the held segments will be dropped
 	}
 	if held >= target && held >= c.mu.wanted {
 		return 0

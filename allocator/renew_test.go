@@ -63,7 +63,7 @@ func TestRenewLeasesOnce(t *testing.T) {
 				c.Observe()
 			}
 		}
-		const period = 514 * time.Second // of refills: six sevenths of the reserve
+		const period = 686 * time.Second // of refills: the reserve and a seventh
 		refilled := func() {
 			for was := c.Status().Refills; c.Status().Refills == was; {
 				steady(time.Second)

@@ -56,10 +56,10 @@ func (s Settings) Validate() error {
 //
 //	target = clamp(peak * reserve * 8/7, min_step, max_step)
 //
-// A chain checks itself after every eighth of a target (a link) and refills if it holds less
-// than one. So it never holds less than seven eighths of a target, which is the reserve. A
-// refill fills it up to twice that, see full. At a steady rate it writes to the store once per
-// six sevenths of a reserve.
+// A chain checks itself after every eighth of a target (a link) and refills by one
+// target if it holds less than one. So it never holds less than seven eighths of a
+// target, which is the reserve, nor more than about two targets. At a steady rate
+// it writes to the store once per reserve.
 //
 //   - Over each window of at least 10 s the rate is measured; peak is the larger
 //     of it and the old peak, which halves every three reserves. So the target
@@ -139,10 +139,6 @@ func (p *pace) refilled(s Settings, now time.Time, issued int64, starved bool) {
 	}
 	p.refill, p.refillIssued = now, issued
 }
-
-// full returns how many IDs a chain holds at most after a refill: those of two reserves at the peak rate by which it
-// leases, or two least steps if that is more. More are held only where callers wait for more, or a setting was lowered.
-func (s Settings) full(target int64) int64 { return max(2*(target-target/linkParts), 2*s.MinStep) }
 
 // target returns how many IDs the chain should hold.
 func (p *pace) target(s Settings, now time.Time) int64 {

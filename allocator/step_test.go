@@ -67,8 +67,8 @@ func TestStepSteady(t *testing.T) {
 			}
 		}
 		d.drive(24*time.Hour, steady(10_000))
-		// One lease per 6/7 of a reserve is 168 a day.
-		if n := d.m.leases() - leases; n < 155 || n > 180 || d.chain.Status().Waits != waits {
+		// One lease per 8/7 of a reserve is 126 a day.
+		if n := d.m.leases() - leases; n < 115 || n > 140 || d.chain.Status().Waits != waits {
 			w.Errorf("%d leases in a day, %d waits", n, d.chain.Status().Waits-waits)
 		}
 		w.balance(d.chain, d.m)
@@ -96,7 +96,7 @@ func TestStepDayCurve(t *testing.T) {
 			}
 		}
 		d.drive(24*time.Hour, func(at time.Duration) float64 { return day(at + 30*time.Minute) })
-		if n := d.m.leases() - leases; n < 75 || n > 200 || d.chain.Status().Waits != waits {
+		if n := d.m.leases() - leases; n < 75 || n > 150 || d.chain.Status().Waits != waits {
 			w.Errorf("%d leases in a day, %d waits", n, d.chain.Status().Waits-waits)
 		}
 		w.balance(d.chain, d.m)
@@ -266,8 +266,8 @@ func TestColdAndBusy(t *testing.T) {
 			w.take(c, 1000)
 			time.Sleep(10 * time.Millisecond)
 		}
-		if s := c.Status(); s.Refills > 25 || s.Target < 500_000 {
-			w.Errorf("%+v, want 25 refills at most and a target of some seconds", s)
+		if s := c.Status(); s.Refills > 20 || s.Target < 500_000 {
+			w.Errorf("%+v, want 20 refills at most and a target of some seconds", s)
 		}
 		w.balance(c, m)
 	})

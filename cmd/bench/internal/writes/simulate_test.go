@@ -80,8 +80,8 @@ func TestSmall(t *testing.T) {
 			t.Errorf("%s: %d, want about %.0f", what, is, want)
 		}
 	}
-	// A chain that holds less than a reserve and a seventh fills up to two reserves.
-	leases := float64(spec.Pairs()) / (spec.Reserve.Seconds() * 6 / 7)
+	// A step is as large as the rate needs for the reserve, and a seventh more.
+	leases := float64(spec.Pairs()) / (spec.Reserve.Seconds() * 8 / 7)
 	near("leases", steady["marks"].Writes, leases*seconds)
 	near("heartbeats", steady["alive"].Writes, float64(spec.Instances)*seconds/5)
 	// A beat is written every 10 s, or when the log has doubled. How many instances that probe at
