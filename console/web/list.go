@@ -87,8 +87,8 @@ type cell struct {
 	Change              *auditRow
 }
 
-// newList returns a list with columns, which terminals show, too, where they are package setting's. row returns what a row
-// has besides its cells, and the rooms' colours; and the values of columns that have no Value.
+// newList returns a list with columns, which terminals show, too, where they are package setting's. row returns what a
+// row has besides its cells, with the values of columns that have no Value, and the rooms' colours.
 func newList[T any](caption string, columns []setting.Column[T], rows []T, row func(T) (listRow, palette)) *list {
 	l := &list{Caption: caption}
 	for _, one := range rows {

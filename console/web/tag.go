@@ -128,7 +128,9 @@ func (h *Handler) newPreview(c *call, now *marchv1.Tag) (v *previewView) {
 		{Title: "Now", Value: func(s setting.Change) any {
 			return html("<del>%s</del>", groups(shown(s.Setting, s.From)))
 		}},
-		{Title: "Then", Value: func(s setting.Change) any { return html("<ins>%s</ins>", groups(shown(s.Setting, s.To))) }},
+		{Title: "Then", Value: func(s setting.Change) any {
+			return html("<ins>%s</ins>", groups(shown(s.Setting, s.To)))
+		}},
 	}, changed, func(setting.Change) (listRow, palette) { return listRow{}, nil })
 	v.Hidden.Set("revision", strconv.FormatInt(now.GetRevision(), 10))
 	if len(v.GetStops()) > 0 {
