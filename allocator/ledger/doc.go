@@ -11,30 +11,10 @@
 //
 // # Keys
 //
-// All keys are under /march/<cluster>/. Package record says how values are written and read.
-//
-//	identity                     the cluster's uuid and the ID of its etcd cluster
-//	epoch                        128 random bits, compared by every lease, and the margin total; or halted
-//	answered                     the processes whose memory the last recover took
-//	beat                         "etcd was at least here": its raft index
-//	settings                     the settings of the whole cluster; none until an operator sets them
-//	layout                       the current layout, and all rooms that ever had a range
-//	layouts/<version>            every layout, the latest 1,000
-//	tags/<tag>                   a tag's settings
-//	marks/<room>/<tag>           what a room leased of a tag: the next ID not yet leased, and the latest 8 eras
-//	rooms/<room>/<instance>      an instance's registration
-//	alive/<room>/<instance>      its heartbeat: a plain key, see presence.go
-//	kept/<room>/<instance>       the token of what a process kept that stopped in good order, see kept.go
-//	windows/<room>/<bits>/<number>  a room's window of a worker of time-ordered IDs, see package worker
-//	clients/<room>/<bits>/<number>  a room's client of a machine ID of CosId, see package machine
-//	workers/, machines/          the same of all rooms, as they were written before formats 2
-//	migrations/<ulid>            a change of layout in moves, and how far it is; the latest 1,000
-//	migration                    the ID of the migration under way
-//	audit/<ulid>                 what changed, when, and the actor; written with the change; the latest 100,000
-//
-// The number of keys of each kind is bounded: by the number of tags and rooms, by the
-// number of instances, or by a number in the list above (bounds.go). The write that
-// adds one key too many removes the oldest.
+// All keys are under /march/<cluster>/. Section 3.1 of the design lists them, and package
+// record says how values are written and read. The number of keys of each kind is bounded:
+// by the number of tags and rooms, by the number of instances, or by a number (bounds.go).
+// The write that adds one key too many removes the oldest.
 //
 // A stamp is the pair (epoch, mod revision of the layout). It names one layout as it
 // was written once: the same layout written again has another stamp. An era is the
