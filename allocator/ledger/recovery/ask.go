@@ -20,7 +20,7 @@ import (
 const askAtOnce = 64
 
 // takeJournals adds the memories of journals.
-func (r *run) takeJournals(ctx context.Context) error {
+func (r *processes) takeJournals(ctx context.Context) error {
 	for _, m := range r.cfg.Memories {
 		if m.UUID != r.report.UUID {
 			return allocator.Errorf(allocator.Invalid, "the journal of %s is of cluster %s; this is cluster %s",
@@ -37,7 +37,7 @@ func (r *run) takeJournals(ctx context.Context) error {
 // askAll asks every process that it can learn of from registrations, journals and
 // answers. With a barrier it asks those that answered before, and those that registered
 // since. Recover goes on without those that did not answer before.
-func (r *run) askAll(ctx context.Context, barrier *record.Barrier) error {
+func (r *processes) askAll(ctx context.Context, barrier *record.Barrier) error {
 	asked := make(map[string]bool)
 	for done := int64(0); ; {
 		wave := r.toAsk(asked, barrier != nil)
@@ -59,16 +59,16 @@ func (r *run) askAll(ctx context.Context, barrier *record.Barrier) error {
 
 // toAsk returns the processes to ask that are not among the asked places, and adds them. With
 // a barrier, places that did not answer before are not asked.
-func (r *run) toAsk(asked map[string]bool, barrier bool) (wave []record.SeenInstance) {
+func (r *processes) toAsk(asked map[string]bool, barrier bool) (wave []record.SeenInstance) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, incarnation := range slices.Sorted(maps.Keys(r.mu.known)) {
-		k := r.mu.known[incarnation]
+	for _, incarnation := range slices.Sorted(maps.Keys(r.known)) {
+		k := r.known[incarnation]
 		for _, address := range k.addresses {
 			s := k.SeenInstance
 			s.Address = address
 			place := r.place(s)
-			if k.left || asked[place] || barrier && r.mu.silent[place] != "" {
+			if k.left || asked[place] || barrier && r.silent[place] != "" {
 				continue
 			}
 			asked[place] = true
@@ -82,10 +82,10 @@ func (r *run) toAsk(asked map[string]bool, barrier bool) (wave []record.SeenInst
 const barrierTries = 60
 
 // ask asks the process at an address. Its error is of the store, and ends the recover.
-func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Barrier) error {
+func (r *processes) ask(ctx context.Context, s record.SeenInstance, barrier *record.Barrier) error {
 	place := r.place(s)
 	var before *answer
-	r.with(func() { before = r.mu.answers[place] })
+	r.with(func() { before = r.byPlace[place] })
 	q := record.Question{UUID: r.report.UUID, Barrier: barrier}
 	if before != nil {
 		q.After = before.sequence
@@ -132,12 +132,12 @@ func (r *run) ask(ctx context.Context, s record.SeenInstance, barrier *record.Ba
 }
 
 // answered notes that the process at a place answered with a memory.
-func (r *run) answered(place string, m record.Memory) {
+func (r *processes) answered(place string, m record.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.mu.silent, place)
-	if a := r.mu.answers[place]; a != nil && !slices.Contains(m.Incarnations, a.incarnation) {
-		delete(r.mu.taken, a.incarnation) // another process is at its place: it cannot confirm its answer
+	delete(r.silent, place)
+	if a := r.byPlace[place]; a != nil && !slices.Contains(m.Incarnations, a.incarnation) {
+		delete(r.taken, a.incarnation) // another process is at its place: it cannot confirm its answer
 	}
 	last := len(m.Incarnations) - 1
 	a := &answer{id: m.ID(), incarnation: m.Incarnations[last], first: last == 0, sequence: m.Sequence}
@@ -146,19 +146,19 @@ func (r *run) answered(place string, m record.Memory) {
 			a.windows = append(a.windows, l)
 		}
 	}
-	r.mu.answers[place] = a
+	r.byPlace[place] = a
 }
 
 // unanswered notes why the memory of the processes at a place is missing.
-func (r *run) unanswered(place, why string) {
+func (r *processes) unanswered(place, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if a := r.mu.answers[place]; a != nil {
+	if a := r.byPlace[place]; a != nil {
 		// It answered before, but its leases since then are not known.
-		delete(r.mu.taken, a.incarnation)
-		delete(r.mu.answers, place)
+		delete(r.taken, a.incarnation)
+		delete(r.byPlace, place)
 	}
-	r.mu.silent[place] = why
+	r.silent[place] = why
 }
 
 // complete brings the report up to date. Its error is Refused if a process did not
@@ -168,11 +168,11 @@ func (r *run) complete() error {
 	defer r.mu.Unlock()
 	p := r.report
 	p.Answered, p.LeftBefore, p.Missing = nil, nil, nil
-	for _, a := range r.mu.answers {
+	for _, a := range r.byPlace {
 		p.Answered = append(p.Answered, a.id)
 	}
-	for incarnation, k := range r.mu.known {
-		if _, taken := r.mu.taken[incarnation]; taken {
+	for incarnation, k := range r.known {
+		if _, taken := r.taken[incarnation]; taken {
 			continue
 		}
 		if k.left || r.left(incarnation) {
@@ -180,13 +180,14 @@ func (r *run) complete() error {
 			continue
 		}
 		m := Missing{
-			ID: k.ID(), Incarnation: incarnation, Without: r.withoutID(k.ID()), Beat: r.lastBeat(incarnation),
-			Why: "the process that answers there does not have this process's memory",
+			ID: k.ID(), Incarnation: incarnation, Without: slices.Contains(r.named(), k.ID()),
+			Beat: r.lastBeat(incarnation),
+			Why:  "the process that answers there does not have this process's memory",
 		}
 		for _, address := range k.addresses {
 			s := k.SeenInstance
 			s.Address = address
-			m.Why = cmp.Or(r.mu.silent[r.place(s)], m.Why)
+			m.Why = cmp.Or(r.silent[r.place(s)], m.Why)
 		}
 		if k.leftAt > 0 {
 			m.Why = fmt.Sprintf("it left in good order at revision %d, after this backup (its last beat is of "+
@@ -202,13 +203,13 @@ func (r *run) complete() error {
 	slices.SortFunc(p.Missing, func(a, b Missing) int {
 		return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Incarnation, b.Incarnation))
 	})
-	p.Higher = int64(len(r.mu.higher))
+	p.Higher = int64(len(r.higher))
 	return r.undecided()
 }
 
 // undecided returns what the operator must decide of the instances that did not answer, and that were
 // not named: a line for each. The caller holds mu.
-func (r *run) undecided() error {
+func (r *processes) undecided() error {
 	var lines strings.Builder
 	for _, l := range r.unnamed() {
 		if l.Answers {
@@ -226,7 +227,7 @@ func (r *run) undecided() error {
 
 // unnamed returns the instances that did not answer, and that the operator did not name. The caller
 // holds mu.
-func (r *run) unnamed() (all []Lost) {
+func (r *processes) unnamed() (all []Lost) {
 	for _, m := range r.report.Missing {
 		switch last := len(all) - 1; {
 		case m.Without:
@@ -262,7 +263,7 @@ func (r *run) askOperator(ctx context.Context) error {
 // missNamed adds the instances that the operator named, and of which no process is missing so far:
 // an instance that etcd and all others have forgotten may have leased, too. One that answered with
 // the memory of its earlier processes is not missing. The caller holds mu.
-func (r *run) missNamed() {
+func (r *processes) missNamed() {
 	for _, id := range r.named() {
 		missing := slices.ContainsFunc(r.report.Missing, func(m Missing) bool { return m.ID == id })
 		if missing || r.answersWith(id, true) {
@@ -274,11 +275,11 @@ func (r *run) missNamed() {
 }
 
 // answers reports whether a process of an instance answered. The caller holds mu.
-func (r *run) answers(id record.InstanceID) bool { return r.answersWith(id, false) }
+func (r *processes) answers(id record.InstanceID) bool { return r.answersWith(id, false) }
 
 // answersWith is answers, of a process with the memory of earlier ones perhaps. The caller holds mu.
-func (r *run) answersWith(id record.InstanceID, earlier bool) bool {
-	for _, a := range r.mu.answers {
+func (r *processes) answersWith(id record.InstanceID, earlier bool) bool {
+	for _, a := range r.byPlace {
 		if a.id == id && !(earlier && a.first) {
 			return true
 		}
@@ -290,10 +291,10 @@ func (r *run) answersWith(id record.InstanceID, earlier bool) bool {
 // answered. Otherwise a slip of the pen would stand for the instance that is missing. An instance that
 // is missing by what others remember may be of a room that this store, and all layouts that are known,
 // have forgotten.
-func (r *run) checkNamed() error {
+func (r *processes) checkNamed() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	rooms := record.Union(r.mu.rooms, r.cfg.Given.Rooms())
+	rooms := record.Union(r.rooms, r.cfg.Given.Rooms())
 	for _, id := range r.named() {
 		room, _, _ := strings.Cut(string(id), "/")
 		flag := "--without"
@@ -317,10 +318,10 @@ func (r *run) checkNamed() error {
 
 // listUnreadable brings the report's list of unreadable keys up to date. The caller
 // holds mu.
-func (r *run) listUnreadable() {
+func (r *session) listUnreadable() {
 	r.report.Unreadable = nil
-	for _, key := range slices.Sorted(maps.Keys(r.mu.unreadable)) {
-		r.report.Unreadable = append(r.report.Unreadable, *record.Unreadable(key, r.mu.unreadable[key]))
+	for _, key := range slices.Sorted(maps.Keys(r.bad)) {
+		r.report.Unreadable = append(r.report.Unreadable, *record.Unreadable(key, r.bad[key]))
 	}
 }
 
@@ -336,7 +337,7 @@ func (r *run) confirmAnswers(ctx context.Context) error {
 		}
 		r.progress("confirming the answers", 0, 0)
 		var before, after int // how often a memory had a higher mark than was known
-		r.with(func() { before = r.mu.learned })
+		r.with(func() { before = r.learned })
 		if err := r.askAll(ctx, r.barrier()); err != nil {
 			return err
 		}
@@ -346,7 +347,7 @@ func (r *run) confirmAnswers(ctx context.Context) error {
 		if err := r.complete(); err != nil {
 			return err
 		}
-		if r.with(func() { after = r.mu.learned }); before == after {
+		if r.with(func() { after = r.learned }); before == after {
 			return nil
 		}
 		if err := r.raiseMarks(ctx); err != nil {

@@ -23,8 +23,7 @@ func (r *run) decide(ctx context.Context) error {
 	}
 	unseen := r.chooseBounds()
 	if err != nil && len(unseen) == 0 && r.cfg.Off != nil {
-		err = r.askOperator(ctx)
-		if err != nil {
+		if err = r.askOperator(ctx); err != nil {
 			return err
 		}
 		unseen = r.chooseBounds()
@@ -38,7 +37,7 @@ func (r *run) decide(ctx context.Context) error {
 			int64(record.MostMargin))
 	}
 	layoutErr := r.chooseLayout()
-	if limitErr := r.limits(ctx); limitErr != nil {
+	if limitErr := r.limited(ctx); limitErr != nil {
 		return limitErr
 	}
 	return cmp.Or(r.unreadableMarks(), err, layoutErr)
@@ -48,7 +47,7 @@ func (r *run) decide(ctx context.Context) error {
 // which no mirror saw all, if the operator gave no margin.
 func (r *run) chooseBounds() (unseen []record.InstanceID) {
 	r.with(func() {
-		r.tellNotBefore()
+		r.windowsBegin()
 		unseen = r.chooseMargin()
 	})
 	return unseen
@@ -57,14 +56,13 @@ func (r *run) chooseBounds() (unseen []record.InstanceID) {
 // longestTick is the longest unit of time-ordered IDs.
 const longestTick = time.Second
 
-// notBefore returns when windows may begin in the new epoch, in Unix ms: after all
+// windowsBegin returns when windows may begin in the new epoch, in Unix ms, and reports it: after all
 // windows of an instance that was left out, and not before the not_before of any epoch
 // so far. The windows of such an instance end at most LongestWindow after its clock,
 // and two clocks differ by at most twice MaxAhead. An instance whose machine is off has
 // issued no tick that lies further ahead of that than MaxAhead. Numbers are free of the not_before
 // that stands in their keys, so one that covers more instances is a later one. The caller holds mu.
-func (r *run) notBefore() int64 {
-	at := int64(0)
+func (r *run) windowsBegin() (at int64) {
 	if r.report.Waits = ""; len(r.report.Missing) > 0 {
 		after := record.LongestWindow + 2*record.MaxAhead
 		if r.report.Waits = r.waits(); r.report.Waits == "" {
@@ -72,11 +70,14 @@ func (r *run) notBefore() int64 {
 		}
 		at = r.cluster.Now().Add(after).UnixMilli()
 	}
-	if r.mu.notBefore > 0 && r.mu.notBefore >= at {
-		at, r.report.Waits = r.mu.notBefore, "an instance that was left out of an earlier recover may issue until then"
+	if r.notBefore > 0 && r.notBefore >= at {
+		at, r.report.Waits = r.notBefore, "an instance that was left out of an earlier recover may issue until then"
 		if len(r.report.Missing) > 0 {
 			at++
 		}
+	}
+	if r.report.NotBefore = (time.Time{}); at > 0 {
+		r.report.NotBefore = time.UnixMilli(at)
 	}
 	return at
 }
@@ -99,7 +100,7 @@ func (r *run) waits() string {
 	if unseen := r.witnessed(); len(unseen) > 0 {
 		return "callers may have workers of " + someOf(unseen) + ": no mirror saw all that it leased"
 	}
-	for _, w := range r.mu.workers {
+	for _, w := range r.workers {
 		of := func(id record.InstanceID) bool { return strings.HasPrefix(string(id), string(w.Room)+"/") }
 		if w.Caller && slices.ContainsFunc(lost, of) {
 			return "callers may have workers that room " + string(w.Room) + " lent"
@@ -107,18 +108,6 @@ func (r *run) waits() string {
 	}
 	return ""
 }
-
-// tellNotBefore reports notBefore, and returns it. The caller holds mu.
-func (r *run) tellNotBefore() int64 {
-	at := r.notBefore()
-	if r.report.NotBefore = (time.Time{}); at > 0 {
-		r.report.NotBefore = time.UnixMilli(at)
-	}
-	return at
-}
-
-// tags returns the walk over all tags.
-func (r *run) tags() record.Walk { return record.Walk{Keys: r.keys, Gets: r.l.Gets} }
 
 // chooseMargin chooses the margin of this recover: the operator's; none if every instance
 // answered; or else what lost instances may have leased after all that mirrors saw. It grows if
@@ -131,7 +120,7 @@ func (r *run) chooseMargin() (unseen []record.InstanceID) {
 	} else if unseen = r.witnessed(); len(unseen) == 0 {
 		p.Margin = max(p.Margin, witnessedSteps*int64(len(r.lost())))
 	}
-	p.Total = r.mu.total + p.Margin
+	p.Total = r.total + p.Margin
 	return unseen
 }
 
@@ -166,13 +155,13 @@ func (r *run) chooseLayout() error {
 	if err := p.Layout.Validate(); err != nil {
 		return err
 	}
-	p.Layout.Version = record.RecoverVersion(max(r.mu.version, r.mu.mirrored), r.cluster.Now())
-	if len(r.mu.rooms) > allocator.MaxRooms {
+	p.Layout.Version = record.RecoverVersion(max(r.version, r.mirrored), r.cluster.Now())
+	if len(r.rooms) > allocator.MaxRooms {
 		return allocator.Errorf(allocator.Refused,
 			"etcd, instances and journals know of %d rooms in total; allowed in a cluster's life: %d: "+
-				"recover from another backup, which has the right rooms", len(r.mu.rooms), allocator.MaxRooms)
+				"recover from another backup, which has the right rooms", len(r.rooms), allocator.MaxRooms)
 	}
-	if rooms := record.Union(r.mu.rooms, p.Layout.Rooms()); len(rooms) > allocator.MaxRooms {
+	if rooms := record.Union(r.rooms, p.Layout.Rooms()); len(rooms) > allocator.MaxRooms {
 		return allocator.Errorf(allocator.Refused, "%d rooms in total with this layout; allowed in a cluster's life: "+
 			"%d: give a layout without new rooms (--layout)", len(rooms), allocator.MaxRooms)
 	}
@@ -185,7 +174,7 @@ func (r *run) unreadableMarks() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.listUnreadable()
-	for key := range r.mu.unreadable {
+	for key := range r.bad {
 		parts, err := r.keys.Parse(key)
 		if err == nil && parts.Kind == "marks" && !slices.Contains(r.cfg.Skip, parts.Tag) {
 			return allocator.Errorf(allocator.Refused,
@@ -200,9 +189,9 @@ func (r *run) margins() record.Margins {
 	return record.Margins{Ends: r.found.epoch.MarginEnds}.Grown(r.report.Total, r.cluster.Now())
 }
 
-// limits names the tags that the margin takes to their limits, and those of which it leaves no ID
+// limited names the tags that the margin takes to their limits, and those of which it leaves no ID
 // in the present period.
-func (r *run) limits(ctx context.Context) error {
+func (r *run) limited(ctx context.Context) error {
 	// A memory or a mirror may know margins that a restore forgot, or that nobody gave. Where an instance is
 	// missing, the tags are read also to name those that cannot be.
 	grows := r.report.Margin > 0 || r.report.Total > r.found.epoch.MarginTotal
@@ -214,7 +203,8 @@ func (r *run) limits(ctx context.Context) error {
 		return err
 	}
 	tags, margins := int64(0), r.margins()
-	bad, err := r.tags().EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+	walk := record.Walk{Keys: r.keys, Gets: r.l.Gets}
+	bad, err := walk.EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		terms, span := t.Terms().At(r.cluster.Now())
 		if !grows {
 			return nil

@@ -65,31 +65,24 @@ func (r *run) begin(ctx context.Context) error {
 func (r *run) newEpoch() (stored record.Layout, answered record.Answered, epoch record.Epoch, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.report.Layout.Version = record.RecoverVersion(max(r.mu.version, r.mu.mirrored), r.cluster.Now())
+	r.report.Layout.Version = record.RecoverVersion(max(r.version, r.mirrored), r.cluster.Now())
 	if unseen := r.chooseMargin(); len(unseen) > 0 { // they fell silent after they had answered
 		return stored, answered, epoch, allocator.Errorf(allocator.Refused,
 			"no mirror saw all that %s leased, and it fell silent: run it again with --margin", someOf(unseen))
 	}
-	stored = r.record()
+	stored = record.Layout{Layout: r.report.Layout, Ever: record.Union(r.rooms, r.report.Layout.Rooms()),
+		Time: r.cluster.Now(), Actor: r.cfg.Actor}.After(r.extremes)
 	answered = record.Answered{Epoch: record.RandomHex(), Incarnations: []string{}}
-	for incarnation := range r.mu.taken {
+	for incarnation := range r.taken {
 		answered.Incarnations = append(answered.Incarnations, incarnation)
 	}
 	slices.Sort(answered.Incarnations)
 	epoch = record.Epoch{
 		Epoch: answered.Epoch, MarginTotal: r.report.Total, NotBefore: r.begins, Layout: stored.Layout.Version,
-		Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.mu.latest},
+		Ended: &record.EndedHalt{Nonce: r.nonce, Stopped: r.latest},
 	}
 	if stored.Upgraded() {
 		epoch.MarginEnds = r.margins().Ends
 	}
 	return stored, answered, epoch, nil
-}
-
-// record returns the layout that is put in force, as it is stored. The caller holds
-// mu.
-func (r *run) record() record.Layout {
-	return record.Layout{Layout: r.report.Layout, Ever: record.Union(r.mu.rooms, r.report.Layout.Rooms()),
-		Time: r.cluster.Now(), Actor: r.cfg.Actor}.
-		After(r.mu.extremes)
 }

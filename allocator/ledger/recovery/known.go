@@ -11,7 +11,7 @@ import (
 
 // place returns where s is asked. Without proof of its name an instance is not asked twice at
 // one address: whichever process answers there tells its own name.
-func (r *run) place(s record.SeenInstance) string {
+func (r *processes) place(s record.SeenInstance) string {
 	if r.cfg.Named {
 		return s.Address + " of " + string(s.ID())
 	}
@@ -19,24 +19,24 @@ func (r *run) place(s record.SeenInstance) string {
 }
 
 // take adds a memory, except for its marks.
-func (r *run) take(m record.Memory) {
+func (r *processes) take(m record.Memory) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// This takes the process and the one before it: if the process leased nothing,
 	// its whole memory is from that one.
 	for _, incarnation := range m.Incarnations {
-		r.mu.taken[incarnation] = struct{}{}
+		r.taken[incarnation] = struct{}{}
 	}
-	r.mu.rooms = record.Union(record.Union(r.mu.rooms, m.Rooms), []allocator.Room{m.Room})
-	if m.Version > r.mu.version {
-		r.mu.version, r.mu.latest = m.Version, m.Latest
+	r.rooms = record.Union(record.Union(r.rooms, m.Rooms), []allocator.Room{m.Room})
+	if m.Version > r.version {
+		r.version, r.latest = m.Version, m.Latest
 	}
-	r.mu.total = max(r.mu.total, m.MarginTotal)
+	r.total = max(r.total, m.MarginTotal)
 	r.takeWorkers(m.Workers, m.NotBefore)
-	r.mu.extremes = r.mu.extremes.After(record.Layout{Layout: m.Layout, NarrowestRange: m.NarrowestRange,
+	r.extremes = r.extremes.After(record.Layout{Layout: m.Layout, NarrowestRange: m.NarrowestRange,
 		LargestBoundary: m.LargestBoundary, Formats: m.Formats})
-	if m.Layout.Version > r.mu.layout.Version {
-		r.mu.layout = m.Layout
+	if m.Layout.Version > r.newest.Version {
+		r.newest = m.Layout
 	}
 	sameEpoch := m.SeenUnder != "" && m.SeenUnder == r.found.epoch.InForce()
 	for _, s := range m.Seen {
@@ -45,10 +45,10 @@ func (r *run) take(m record.Memory) {
 }
 
 // know notes a process that may have leased. The caller holds mu.
-func (r *run) know(s record.SeenInstance, left bool) {
+func (r *processes) know(s record.SeenInstance, left bool) {
 	leftAt := s.Left
 	s.Left = 0
-	k, was := r.mu.known[s.Incarnation]
+	k, was := r.known[s.Incarnation]
 	if !was {
 		k = known{SeenInstance: s}
 	}
@@ -56,12 +56,12 @@ func (r *run) know(s record.SeenInstance, left bool) {
 	if s.Address != "" && !slices.Contains(k.addresses, s.Address) {
 		k.addresses = append(k.addresses, s.Address)
 	}
-	r.mu.known[s.Incarnation] = k
+	r.known[s.Incarnation] = k
 }
 
 // readRegistrations notes the processes that are registered. A registration that
 // cannot be read is of a process that cannot be asked.
-func (r *run) readRegistrations(ctx context.Context) error {
+func (r *processes) readRegistrations(ctx context.Context) error {
 	reply, err := r.gets(ctx, store.OpGetPrefix(r.keys.Registrations("")))
 	if err == nil {
 		r.takeRegistrations(reply.Got[0])
@@ -69,7 +69,7 @@ func (r *run) readRegistrations(ctx context.Context) error {
 	return err
 }
 
-func (r *run) takeRegistrations(found []store.KV) {
+func (r *processes) takeRegistrations(found []store.KV) {
 	for _, kv := range found {
 		// Processes that were lost under an earlier epoch no longer matter.
 		seen, err := r.keys.SeenIn(kv, r.found.epoch.InForce())
@@ -79,16 +79,11 @@ func (r *run) takeRegistrations(found []store.KV) {
 				seen = []record.SeenInstance{{Room: key.Room, Name: key.Instance, Incarnation: unreadableID(kv.Key)}}
 			}
 		}
-		r.registered(seen)
-	}
-}
-
-// registered notes the processes that a registration names.
-func (r *run) registered(seen []record.SeenInstance) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, s := range seen {
-		r.know(s, s.Left != 0) // the store itself has all its leases
+		r.with(func() {
+			for _, s := range seen {
+				r.know(s, s.Left != 0) // the store itself has all its leases
+			}
+		})
 	}
 }
 

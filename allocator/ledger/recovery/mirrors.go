@@ -58,7 +58,7 @@ const (
 )
 
 // findConsoles adds the consoles whose addresses etcd has.
-func (r *run) findConsoles(keys []store.KV) {
+func (r *witnesses) findConsoles(keys []store.KV) {
 	if r.cfg.Console == nil {
 		return
 	}
@@ -77,7 +77,7 @@ func (r *run) findConsoles(keys []store.KV) {
 
 // askMirrors asks all mirrors at once for what they learned since they were asked before. It does not ask
 // again where none answered: recover does not wait for it twice.
-func (r *run) askMirrors(ctx context.Context) error {
+func (r *witnesses) askMirrors(ctx context.Context) error {
 	all := slices.DeleteFunc(slices.Clone(r.cfg.Witnesses), func(w Witness) bool {
 		return slices.Contains(r.cfg.NoMirrors, w.Name)
 	})
@@ -92,7 +92,7 @@ func (r *run) askMirrors(ctx context.Context) error {
 	group.SetLimit(mirrorsAtOnce)
 	for _, w := range all {
 		var asked, answered bool
-		r.with(func() { _, asked = r.mu.witnesses[w.Name]; _, answered = r.mu.ticks[w.Name] })
+		r.with(func() { _, asked = r.mirrors[w.Name]; _, answered = r.ticks[w.Name] })
 		if answered || !asked {
 			group.Go(func() error { return r.askMirror(asking, w) })
 		}
@@ -102,15 +102,15 @@ func (r *run) askMirrors(ctx context.Context) error {
 	}
 	r.report.Mirrors = nil
 	for _, w := range all {
-		r.report.Mirrors = append(r.report.Mirrors, *r.mu.witnesses[w.Name])
+		r.report.Mirrors = append(r.report.Mirrors, *r.mirrors[w.Name])
 	}
 	return r.checkMirrored(ctx)
 }
 
-func (r *run) askMirror(ctx context.Context, w Witness) error {
+func (r *witnesses) askMirror(ctx context.Context, w Witness) error {
 	var before mirror.Answer
 	var answered bool
-	r.with(func() { before, answered = r.mu.ticks[w.Name] })
+	r.with(func() { before, answered = r.ticks[w.Name] })
 	q := mirror.Question{UUID: r.report.UUID, After: before.Tick}
 	var failed error
 	use := func(p mirror.Part) error {
@@ -136,16 +136,16 @@ func (r *run) askMirror(ctx context.Context, w Witness) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
-		r.mu.witnesses[w.Name] = &Witnessed{Name: w.Name, Err: err}
+		r.mirrors[w.Name] = &Witnessed{Name: w.Name, Err: err}
 	} else {
-		r.mu.ticks[w.Name] = a
+		r.ticks[w.Name] = a
 	}
 	return nil
 }
 
 // takePart takes a part of a mirror: from every history what only raises. What permits something
 // is taken as it is needed: see witnessed, and chooseLayout.
-func (r *run) takePart(ctx context.Context, name string, p mirror.Part) error {
+func (r *witnesses) takePart(ctx context.Context, name string, p mirror.Part) error {
 	if p.UUID != r.report.UUID {
 		return allocator.Errorf(allocator.Refused, "mirror %s is of cluster %s; this is cluster %s", name, p.UUID,
 			r.report.UUID)
@@ -179,7 +179,7 @@ func (r *run) takePart(ctx context.Context, name string, p mirror.Part) error {
 
 // checkRest refuses numbers that no store has: they would halt time-ordered IDs, or leave no version
 // for a layout.
-func (r *run) checkRest(name string, rest *mirror.Rest) error {
+func (r *witnesses) checkRest(name string, rest *mirror.Rest) error {
 	latest, longest := r.cluster.Now().Add(clockTolerance), record.LongestWindow
 	without := fmt.Sprintf("recover without this mirror (--no-mirror %s)", name)
 	for _, c := range rest.Machines {
@@ -207,7 +207,7 @@ func (r *run) checkRest(name string, rest *mirror.Rest) error {
 	return nil
 }
 
-func (r *run) takeRest(name string, rest *mirror.Rest) {
+func (r *witnesses) takeRest(name string, rest *mirror.Rest) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w := &Witnessed{Name: name, Views: rest.Views, epochs: rest.Epochs, processes: make(map[string]mirror.Process)}
@@ -217,30 +217,30 @@ func (r *run) takeRest(name string, rest *mirror.Rest) {
 			r.know(p.SeenInstance, false)
 		}
 	}
-	r.mu.witnesses[name] = w
-	r.mu.total = max(r.mu.total, rest.Total)
+	r.mirrors[name] = w
+	r.total = max(r.total, rest.Total)
 	r.takeWorkers(rest.Workers, rest.NotBefore)
 	for _, c := range rest.Machines {
-		if was, known := r.mu.machines[c.WorkerIn]; !known || c.Last > was.Last {
-			r.mu.machines[c.WorkerIn] = c.Machine
+		if was, known := r.machines[c.WorkerIn]; !known || c.Last > was.Last {
+			r.machines[c.WorkerIn] = c.Machine
 		}
 	}
 	l := rest.Layout
-	r.mu.rooms = record.Union(r.mu.rooms, l.Ever)
-	r.mu.mirrored = max(r.mu.mirrored, l.Layout.Version)
-	r.mu.extremes = r.mu.extremes.After(l)
+	r.rooms = record.Union(r.rooms, l.Ever)
+	r.mirrored = max(r.mirrored, l.Layout.Version)
+	r.extremes = r.extremes.After(l)
 	if l.Layout.Version != 0 && rest.Latest != "" {
-		r.mu.layouts = append(r.mu.layouts, mirroredIn{rest.Latest, l.Layout})
+		r.layouts = append(r.layouts, mirroredIn{rest.Latest, l.Layout})
 	}
 }
 
 // mirroredLayout returns the latest layout that an instance or the store knows, or that a mirror
 // saw in the latest epoch. An epoch that only mirrors know is never the latest. The caller holds
 // mu.
-func (r *run) mirroredLayout() allocator.Layout {
-	latest := r.mu.layout
-	for _, k := range r.mu.layouts {
-		if k.epoch == r.mu.latest && k.layout.Version > latest.Version {
+func (r *witnesses) mirroredLayout() allocator.Layout {
+	latest := r.newest
+	for _, k := range r.layouts {
+		if k.epoch == r.latest && k.layout.Version > latest.Version {
 			latest = k.layout
 		}
 	}
@@ -254,32 +254,33 @@ type mirroredIn struct {
 }
 
 // compareTags compares what a mirror saw of tags with the store's tags, and keeps what is more.
-func (r *run) compareTags(ctx context.Context, by string, t *mirror.TagBounds) error {
+func (r *findings) compareTags(ctx context.Context, by string, t *mirror.TagBounds) error {
 	all := make([]int, len(t.Tags))
 	for at := range all {
 		all[at] = at
 	}
 	key := func(at int) string { return r.keys.Tag(t.Tags[at]) }
-	return each(ctx, r, all, key, func(at int, found []store.KV) error { return r.keepBounds(by, t, at, found) })
+	use := func(at int, found []store.KV) error { return r.keepBounds(by, t, at, found) }
+	return each(ctx, &r.session, all, key, use)
 }
 
 // keepBounds keeps a mirror's bounds of a tag if the store's tag has less, or if the store has no
 // key. A tag that cannot be read issues nothing. A start or skip above the tag's limits is refused: it would leave the
 // tag no ID for good.
-func (r *run) keepBounds(by string, t *mirror.TagBounds, at int, found []store.KV) error {
+func (r *findings) keepBounds(by string, t *mirror.TagBounds, at int, found []store.KV) error {
 	name := t.Tags[at]
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t.Limit[at] > 0 {
-		r.mu.limits[name] = max(r.mu.limits[name], t.Limit[at])
+		r.limits[name] = max(r.limits[name], t.Limit[at])
 	}
-	b, tag := r.mu.bounds[name], record.Tag{}
+	b, tag := r.bounds[name], record.Tag{}
 	if len(found) > 0 {
 		var err error
 		if tag, err = r.keys.DecodeLife(found[0]); err != nil || tag.Time != nil {
 			return nil //nolint:nilerr // nothing is leased of it: see listUnreadable
 		}
-		r.mu.limits[name] = max(r.mu.limits[name], tag.Limit)
+		r.limits[name] = max(r.limits[name], tag.Limit)
 	} else if b.life = cmp.Or(b.life, t.Lives[t.Life[at]]); b.life == "" {
 		return nil
 	}
@@ -287,7 +288,7 @@ func (r *run) keepBounds(by string, t *mirror.TagBounds, at int, found []store.K
 	for _, to := range t.Skips[name] {
 		least = max(least, to)
 	}
-	if limit := max(r.mu.limits[name], tag.LeastEver()); least > limit {
+	if limit := max(r.limits[name], tag.LeastEver()); least > limit {
 		return allocator.Errorf(allocator.Refused, "mirror %s: tag %s starts, or was skipped to, %d; allowed: "+
 			"up to %d, the tag's limit: recover without this mirror (--no-mirror %s)", by, name, least, limit, by)
 	}
@@ -302,18 +303,18 @@ func (r *run) keepBounds(by string, t *mirror.TagBounds, at int, found []store.K
 		}
 	}
 	if more {
-		r.mu.bounds[name] = b
+		r.bounds[name] = b
 	}
 	return nil
 }
 
 // checkMirrored refuses marks that lie above the limits of their tags, and names those that
 // mirrors alone raise by more than max_jump.
-func (r *run) checkMirrored(ctx context.Context) error {
+func (r *findings) checkMirrored(ctx context.Context) error {
 	r.report.Jumps = nil
 	mirrored := r.higherMarks(func(h reached) bool { return h.by != "" && h.next > h.known })
 	key := func(at roomTag) string { return r.keys.Tag(at.tag) }
-	err := each(ctx, r, mirrored, key, func(at roomTag, found []store.KV) (err error) {
+	err := each(ctx, &r.session, mirrored, key, func(at roomTag, found []store.KV) (err error) {
 		tag := record.Tag{TagSettings: record.TagSettings{MaxJump: math.MaxInt64}}
 		if len(found) > 0 {
 			if tag, err = r.keys.DecodeLife(found[0]); err != nil || tag.Time != nil {
@@ -326,12 +327,12 @@ func (r *run) checkMirrored(ctx context.Context) error {
 	return err
 }
 
-func (r *run) checkMark(at roomTag, tag record.Tag) error {
+func (r *findings) checkMark(at roomTag, tag record.Tag) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	h := r.mu.higher[at]
+	h := r.higher[at]
 	// Of a tag that the store has not, the limit may be unknown.
-	if limit := max(tag.Limit, r.mu.limits[at.tag]); limit > 0 && h.next > limit {
+	if limit := max(tag.Limit, r.limits[at.tag]); limit > 0 && h.next > limit {
 		return allocator.Errorf(allocator.Refused, "mirror %s: mark %s/%s is %d; allowed: up to %d, the tag's limit: "+
 			"recover without this mirror (--no-mirror %s)", h.by, at.room, at.tag, h.next, limit, h.by)
 	}
@@ -343,7 +344,7 @@ func (r *run) checkMark(at roomTag, tag record.Tag) error {
 }
 
 // lost returns the instances that recover goes on without, once each. The caller holds mu.
-func (r *run) lost() (ids []record.InstanceID) {
+func (r *witnesses) lost() (ids []record.InstanceID) {
 	for _, m := range r.report.Missing {
 		ids = append(ids, m.ID)
 	}
@@ -352,8 +353,8 @@ func (r *run) lost() (ids []record.InstanceID) {
 }
 
 // left reports whether a mirror saw a process leave. The caller holds mu.
-func (r *run) left(incarnation string) bool {
-	for _, w := range r.mu.witnesses {
+func (r *witnesses) left(incarnation string) bool {
+	for _, w := range r.mirrors {
 		if w.processes[incarnation].Left {
 			return true
 		}
@@ -364,9 +365,9 @@ func (r *run) left(incarnation string) bool {
 // witnessed returns the lost instances of which no mirror saw all: none has a view that lasted
 // beyond the backup, in the latest epoch or a later one in which the instance lived, and saw the
 // instance. The caller holds mu.
-func (r *run) witnessed() (unseen []record.InstanceID) {
+func (r *witnesses) witnessed() (unseen []record.InstanceID) {
 	for _, id := range r.lost() {
-		all := slices.Collect(maps.Values(r.mu.witnesses))
+		all := slices.Collect(maps.Values(r.mirrors))
 		if !slices.ContainsFunc(all, func(w *Witnessed) bool { return r.saw(w, id) }) {
 			unseen = append(unseen, id)
 		}
@@ -374,13 +375,13 @@ func (r *run) witnessed() (unseen []record.InstanceID) {
 	return unseen
 }
 
-func (r *run) saw(w *Witnessed, id record.InstanceID) bool {
+func (r *witnesses) saw(w *Witnessed, id record.InstanceID) bool {
 	if len(w.Views) == 0 {
 		return false
 	}
 	v := w.Views[len(w.Views)-1]
 	// In the order in which the mirror saw them, its view's epoch must not lie before the latest.
-	latest, at := slices.Index(w.epochs, r.mu.latest), slices.Index(w.epochs, v.Epoch)
+	latest, at := slices.Index(w.epochs, r.latest), slices.Index(w.epochs, v.Epoch)
 	// Revisions repeat after a restore, and clocks differ: the view must have reached the backup's
 	// beat, and its connection have lasted longer. Without a beat nothing says when the backup was.
 	beat := r.found.beat.Time
@@ -400,8 +401,8 @@ func (r *run) saw(w *Witnessed, id record.InstanceID) bool {
 
 // lastBeat returns the last heartbeat of an incarnation that any mirror saw, and whether it is
 // known. The caller holds mu.
-func (r *run) lastBeat(incarnation string) (at time.Time) {
-	for _, w := range r.mu.witnesses {
+func (r *witnesses) lastBeat(incarnation string) (at time.Time) {
+	for _, w := range r.mirrors {
 		if p, ok := w.processes[incarnation]; ok && p.Beat.After(at) {
 			at = p.Beat
 		}
@@ -413,7 +414,7 @@ func (r *run) lastBeat(incarnation string) (at time.Time) {
 // as many leases as the age of the backup would have had at the rate of the history that the
 // store still has. It is a figure for an operator, and no more. 0 is none: the history is too
 // short.
-func (r *run) guess(ctx context.Context) int64 {
+func (r *witnesses) guess(ctx context.Context) int64 {
 	ctx, cancel := context.WithTimeout(ctx, guessFor)
 	defer cancel()
 	from := int64(1)
@@ -469,7 +470,7 @@ const guessFor = 5 * time.Second
 
 // noMargin returns why recover needs the operator's margin, for instances of which no mirror saw
 // all, after what else the operator must decide.
-func (r *run) noMargin(ctx context.Context, unseen []record.InstanceID, also error) error {
+func (r *witnesses) noMargin(ctx context.Context, unseen []record.InstanceID, also error) error {
 	figure := "there is no figure, as the store's history is too short"
 	if n := r.guess(ctx); n > 0 {
 		figure = fmt.Sprintf("%d by the leases that the store still knows", n)

@@ -41,7 +41,7 @@ func inPages[T any](ctx context.Context, all []T, use func(context.Context, []T)
 }
 
 // each reads the keys of items, and calls use with each item and its key as it was found.
-func each[T any](ctx context.Context, r *run, all []T, key func(T) string, use func(T, []store.KV) error) error {
+func each[T any](ctx context.Context, r *session, all []T, key func(T) string, use func(T, []store.KV) error) error {
 	return inPages(ctx, all, func(ctx context.Context, page []T) error {
 		ops := make([]store.Op, len(page))
 		for k, item := range page {
@@ -69,7 +69,7 @@ type raising[T any] struct {
 }
 
 // page raises keys in one transaction, until they are raised. It returns how many it put.
-func (how raising[T]) page(ctx context.Context, r *run, page []T) (int64, error) {
+func (how raising[T]) page(ctx context.Context, r *session, page []T) (int64, error) {
 	for range raiseAttempts {
 		put, done, err := how.try(ctx, r, page)
 		if done {
@@ -87,7 +87,7 @@ func (how raising[T]) page(ctx context.Context, r *run, page []T) (int64, error)
 }
 
 // try is one try. After an error, or false, the keys are read again, which shows whether they were put.
-func (how raising[T]) try(ctx context.Context, r *run, page []T) (put int64, done bool, err error) {
+func (how raising[T]) try(ctx context.Context, r *session, page []T) (put int64, done bool, err error) {
 	var ops []store.Op
 	first := make([]int, len(page)+1) // the operations of each
 	for k, item := range page {
@@ -128,20 +128,20 @@ func (how raising[T]) try(ctx context.Context, r *run, page []T) (put int64, don
 
 // compare compares the marks of a room that an instance remembers, or that the mirror by saw, with the store's, and
 // keeps those that are higher.
-func (r *run) compare(ctx context.Context, by string, room allocator.Room, marks []record.RememberedMark) error {
+func (r *findings) compare(ctx context.Context, by string, room allocator.Room, marks []record.RememberedMark) error {
 	key := func(m record.RememberedMark) string { return r.keys.Mark(room, m.Tag) }
-	return each(ctx, r, marks, key, func(m record.RememberedMark, found []store.KV) error {
+	return each(ctx, &r.session, marks, key, func(m record.RememberedMark, found []store.KV) error {
 		r.keepHigher(by, roomTag{room, m.Tag}, m, found)
 		return nil
 	})
 }
 
 // keepHigher keeps a mark that is higher than the store's, which was found.
-func (r *run) keepHigher(by string, at roomTag, m record.RememberedMark, found []store.KV) {
+func (r *findings) keepHigher(by string, at roomTag, m record.RememberedMark, found []store.KV) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	mark, err := r.storedMark(found)
-	was := r.mu.higher[at]
+	was := r.higher[at]
 	if err != nil || m.Next <= mark.Next || m.Next <= was.next && m.Total <= was.total {
 		return
 	}
@@ -152,16 +152,16 @@ func (r *run) keepHigher(by string, at roomTag, m record.RememberedMark, found [
 	if m.Next > was.next {
 		now.by = by
 	}
-	r.mu.higher[at] = now
-	r.mu.total = max(r.mu.total, m.Total)
-	r.mu.learned++
+	r.higher[at] = now
+	r.total = max(r.total, m.Total)
+	r.learned++
 }
 
 // storedMark reads a mark that was found, zero for none, and notes one that cannot be read. The caller holds mu.
-func (r *run) storedMark(found []store.KV) (mark record.Mark, err error) {
+func (r *findings) storedMark(found []store.KV) (mark record.Mark, err error) {
 	if len(found) > 0 {
 		if mark, err = record.DecodeMark(found[0]); err != nil {
-			r.mu.unreadable[found[0].Key] = err
+			r.bad[found[0].Key] = err
 		}
 	}
 	return mark, err
@@ -169,7 +169,7 @@ func (r *run) storedMark(found []store.KV) (mark record.Mark, err error) {
 
 // raiseMarks raises the marks that are higher in a memory than in the store: those of the
 // rooms that leased.
-func (r *run) raiseMarks(ctx context.Context) error {
+func (r *findings) raiseMarks(ctx context.Context) error {
 	higher := r.higherMarks(func(reached) bool { return true })
 	r.report.Higher, r.report.Raised = int64(len(higher)), 0
 	how := raising[roomTag]{
@@ -178,19 +178,22 @@ func (r *run) raiseMarks(ctx context.Context) error {
 		value:  r.raisedMark,
 	}
 	return inPages(ctx, higher, func(ctx context.Context, page []roomTag) error {
-		_, err := how.page(ctx, r, page)
+		_, err := how.page(ctx, &r.session, page)
 		if err == nil {
-			r.raised(int64(len(page)))
+			r.with(func() { // to keep the order of what is reported
+				r.report.Raised += int64(len(page))
+				r.progress("raising marks", r.report.Raised, r.report.Higher)
+			})
 		}
 		return err
 	})
 }
 
 // higherMarks returns the marks that are higher in a memory, of a kind, sorted.
-func (r *run) higherMarks(of func(reached) bool) (all []roomTag) {
+func (r *findings) higherMarks(of func(reached) bool) (all []roomTag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for at, h := range r.mu.higher {
+	for at, h := range r.higher {
 		if of(h) {
 			all = append(all, at)
 		}
@@ -201,22 +204,13 @@ func (r *run) higherMarks(of func(reached) bool) (all []roomTag) {
 	return all
 }
 
-// raised counts marks that were raised. It reports the progress under the lock, to keep the
-// order.
-func (r *run) raised(n int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.report.Raised += n
-	r.progress("raising marks", r.report.Raised, r.report.Higher)
-}
-
 // raisedMark returns a mark that is too low in the store as it is to be. decide checked that the operator agreed to
 // leave one that cannot be read.
-func (r *run) raisedMark(at roomTag, found [][]store.KV) ([]byte, error) {
+func (r *findings) raisedMark(at roomTag, found [][]store.KV) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	mark, err := r.storedMark(found[0])
-	to := r.mu.higher[at]
+	to := r.higher[at]
 	if err != nil || mark.Next >= to.next {
 		return nil, nil //nolint:nilerr // see above
 	}
@@ -235,24 +229,24 @@ func (r *run) raisedMark(at roomTag, found [][]store.KV) ([]byte, error) {
 // not_before, until which no other window begins.
 
 // takeWorkers adds the workers of a memory. The caller holds mu.
-func (r *run) takeWorkers(leases []record.Lease, notBefore int64) {
+func (r *findings) takeWorkers(leases []record.Lease, notBefore int64) {
 	for _, l := range leases {
-		was, known := r.mu.workers[l.In()]
+		was, known := r.workers[l.In()]
 		if known && was.Until >= l.Until {
 			continue
 		}
-		r.mu.workers[l.In()] = was.Raised(l.Worker)
-		r.mu.learned++
+		r.workers[l.In()] = was.Raised(l.Worker)
+		r.learned++
 	}
-	r.mu.notBefore = max(r.mu.notBefore, notBefore)
+	r.notBefore = max(r.notBefore, notBefore)
 }
 
 // raiseWorkers raises the keys of workers that end later in a memory than in the store. What stands in
 // another room's key counts for nothing: that room may lower it.
-func (r *run) raiseWorkers(ctx context.Context) (err error) {
+func (r *findings) raiseWorkers(ctx context.Context) (err error) {
 	var all []record.Lease
 	var layout record.Layout
-	r.with(func() { all, layout = r.byNumber(r.mu.workers) })
+	r.with(func() { all, layout = r.byNumber(r.workers) })
 	r.report.Workers, err = r.putWorkers(ctx, layout, all, func(l record.Lease, n record.Number) (record.Worker, bool) {
 		w := l.Worker
 		w.FreeOf = n.Ours.FreeOf
@@ -263,16 +257,16 @@ func (r *run) raiseWorkers(ctx context.Context) (err error) {
 
 // freeWorkers frees the numbers whose owners go on of the new epoch's not_before: a worker's key says that the number
 // is free, if its owner's window is the last one.
-func (r *run) freeWorkers(ctx context.Context) error {
+func (r *processes) freeWorkers(ctx context.Context, notBefore int64) error {
 	windows, layout := r.goingOn()
-	if r.begins <= r.cluster.Now().UnixMilli() || !layout.Upgraded() {
+	if notBefore <= r.cluster.Now().UnixMilli() || !layout.Upgraded() {
 		return nil
 	}
 	_, err := r.putWorkers(ctx, layout, windows, func(l record.Lease, n record.Number) (record.Worker, bool) {
 		w := n.Ours
 		_, over := n.Over(w)
 		last := w.Incarnation == l.Incarnation && w.From == l.From && w.Until == n.Last().Until && !over
-		w.FreeOf = r.begins
+		w.FreeOf = notBefore
 		return w, last && w != n.Ours
 	})
 	return err
@@ -280,11 +274,11 @@ func (r *run) freeWorkers(ctx context.Context) error {
 
 // goingOn returns the windows in which instances that answered go on, and a layout with all rooms
 // and the formats that are known.
-func (r *run) goingOn() ([]record.Lease, record.Layout) {
+func (r *processes) goingOn() ([]record.Lease, record.Layout) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	windows := make(map[record.WorkerIn]record.Worker)
-	for _, a := range r.mu.answers {
+	for _, a := range r.byPlace {
 		for _, l := range a.windows {
 			windows[l.In()] = windows[l.In()].Raised(l.Worker)
 		}
@@ -294,8 +288,8 @@ func (r *run) goingOn() ([]record.Lease, record.Layout) {
 
 // byNumber returns workers by width, number and room, and a layout. Of the workers that share a key
 // it returns the one that ends last. The caller holds mu.
-func (r *run) byNumber(workers map[record.WorkerIn]record.Worker) ([]record.Lease, record.Layout) {
-	layout := record.Layout{Ever: r.mu.rooms, Formats: r.mu.extremes.Formats}
+func (r *findings) byNumber(workers map[record.WorkerIn]record.Worker) ([]record.Lease, record.Layout) {
+	layout := record.Layout{Ever: r.rooms, Formats: r.extremes.Formats}
 	last := make(map[string]record.Lease)
 	for in, w := range workers {
 		key := r.keys.Worker(in.WorkerID)
@@ -310,7 +304,7 @@ func (r *run) byNumber(workers map[record.WorkerIn]record.Worker) ([]record.Leas
 }
 
 // putWorkers puts the keys of workers: each window into its own room's key, as to says. It returns how many it put.
-func (r *run) putWorkers(ctx context.Context, layout record.Layout, all []record.Lease,
+func (r *findings) putWorkers(ctx context.Context, layout record.Layout, all []record.Lease,
 	to func(record.Lease, record.Number) (w record.Worker, puts bool)) (sum int64, err error) {
 	how := raising[record.Lease]{
 		failed: "workers could not be raised",
@@ -338,7 +332,7 @@ func (r *run) putWorkers(ctx context.Context, layout record.Layout, all []record
 		},
 	}
 	for page := range slices.Chunk(all, max(keysPage/(len(layout.Ever)+1), 1)) {
-		put, err := how.page(ctx, r, page)
+		put, err := how.page(ctx, &r.session, page)
 		if err != nil {
 			return sum, err
 		}
@@ -352,7 +346,7 @@ func (r *run) putWorkers(ctx context.Context, layout record.Layout, all []record
 // claim that is put back takes none away. The client that has a number is that of the key which was
 // written last: so keys of one number are written in the order of their times, each in a
 // transaction of its own.
-func (r *run) raiseMachines(ctx context.Context) error {
+func (r *findings) raiseMachines(ctx context.Context) error {
 	how := raising[mirror.Machine]{
 		failed: "machine IDs could not be put back",
 		keys: func(c mirror.Machine) []string {
@@ -377,7 +371,7 @@ func (r *run) raiseMachines(ctx context.Context) error {
 	}
 	r.report.Machines = 0
 	for _, page := range machinePages(r.seenMachines()) {
-		put, err := how.page(ctx, r, page)
+		put, err := how.page(ctx, &r.session, page)
 		if err != nil {
 			return err
 		}
@@ -387,10 +381,10 @@ func (r *run) raiseMachines(ctx context.Context) error {
 }
 
 // seenMachines returns the machine IDs that mirrors saw, the one that was in use longest ago first.
-func (r *run) seenMachines() (all []mirror.Machine) {
+func (r *findings) seenMachines() (all []mirror.Machine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for key, c := range r.mu.machines {
+	for key, c := range r.machines {
 		all = append(all, mirror.Machine{WorkerIn: key, Machine: c})
 	}
 	slices.SortFunc(all, mirror.Machine.Compare)
@@ -412,7 +406,7 @@ func machinePages(all []mirror.Machine) (pages [][]mirror.Machine) {
 // raiseTags raises the largest steps and the skips of tags to what mirrors saw: d of a margin
 // follows from the step, and lost leases lie above the skips. A tag of which the store has no key
 // it puts back as a tombstone.
-func (r *run) raiseTags(ctx context.Context) error {
+func (r *findings) raiseTags(ctx context.Context) error {
 	how := raising[allocator.Tag]{
 		failed: "tags could not be raised",
 		keys:   func(name allocator.Tag) []string { return []string{r.keys.Tag(name)} },
@@ -420,7 +414,7 @@ func (r *run) raiseTags(ctx context.Context) error {
 	}
 	names, gone := r.boundTags()
 	for page := range slices.Chunk(append(gone, names...), keysPage) {
-		if _, err := how.page(ctx, r, page); err != nil {
+		if _, err := how.page(ctx, &r.session, page); err != nil {
 			return err
 		}
 	}
@@ -430,13 +424,13 @@ func (r *run) raiseTags(ctx context.Context) error {
 
 // boundTags returns the tags of which mirrors saw more than the store has, and those of which the store has no key,
 // sorted. Older programs would not read a tombstone.
-func (r *run) boundTags() (names, gone []allocator.Tag) {
+func (r *findings) boundTags() (names, gone []allocator.Tag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(r.mu.bounds)) {
-		if r.mu.bounds[name].life == "" {
+	for _, name := range slices.Sorted(maps.Keys(r.bounds)) {
+		if r.bounds[name].life == "" {
 			names = append(names, name)
-		} else if r.mu.extremes.Upgraded() {
+		} else if r.extremes.Upgraded() {
 			gone = append(gone, name)
 		}
 	}
@@ -444,10 +438,10 @@ func (r *run) boundTags() (names, gone []allocator.Tag) {
 }
 
 // raisedTag returns a tag's key as it is to be. One that was created meanwhile stays.
-func (r *run) raisedTag(name allocator.Tag, found [][]store.KV) ([]byte, error) {
+func (r *findings) raisedTag(name allocator.Tag, found [][]store.KV) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	b, there := r.mu.bounds[name], len(found[0]) > 0
+	b, there := r.bounds[name], len(found[0]) > 0
 	if b.life != "" && !there {
 		lost, err := r.keys.Lost(name, b.life, b.step, b.least, r.cluster.Now())
 		if err != nil {
@@ -478,7 +472,7 @@ func (r *run) raisedTag(name allocator.Tag, found [][]store.KV) ([]byte, error) 
 		}
 		tag.Skips[room] = to
 	}
-	if b.least > tag.LeastEver() && r.mu.extremes.Upgraded() {
+	if b.least > tag.LeastEver() && r.extremes.Upgraded() {
 		tag.Least, changed = b.least, true
 	}
 	if !changed {

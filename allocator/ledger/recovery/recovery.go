@@ -18,17 +18,14 @@ import (
 // be run again after each. The report is never nil.
 func Run(ctx context.Context, l Ledger, cfg Config) (*Report, error) {
 	cluster := l.Cluster()
-	r := &run{l: l, cluster: cluster, keys: cluster.Keys, cfg: cfg, report: &Report{}}
-	r.mu.known = make(map[string]known)
-	r.mu.answers = make(map[string]*answer)
-	r.mu.silent = make(map[string]string)
-	r.mu.higher = make(map[roomTag]reached)
-	r.mu.workers = make(map[record.WorkerIn]record.Worker)
-	r.mu.unreadable = make(map[string]error)
-	r.mu.witnesses, r.mu.ticks = make(map[string]*Witnessed), make(map[string]mirror.Answer)
-	r.mu.limits = make(map[allocator.Tag]int64)
-	r.mu.bounds = make(map[allocator.Tag]tagBounds)
-	r.mu.machines = make(map[record.WorkerIn]record.Machine)
+	r := &run{}
+	r.l, r.cluster, r.keys, r.cfg, r.report, r.bad = l, cluster, cluster.Keys, cfg, &Report{}, make(map[string]error)
+	r.higher, r.workers = make(map[roomTag]reached), make(map[record.WorkerIn]record.Worker)
+	r.machines = make(map[record.WorkerIn]record.Machine)
+	r.limits, r.bounds = make(map[allocator.Tag]int64), make(map[allocator.Tag]tagBounds)
+	r.known, r.byPlace = make(map[string]known), make(map[string]*answer)
+	r.silent, r.taken = make(map[string]string), make(map[string]struct{})
+	r.mirrors, r.ticks = make(map[string]*Witnessed), make(map[string]mirror.Answer)
 	return r.report, r.all(ctx)
 }
 
@@ -96,8 +93,8 @@ func (r *run) bar(ctx context.Context) error {
 	if err := r.confirmAnswers(ctx); err != nil {
 		return err
 	}
-	r.with(func() { r.begins = r.tellNotBefore() }) // all answers are confirmed by now
-	if err := r.freeWorkers(ctx); err != nil {
+	r.with(func() { r.begins = r.windowsBegin() }) // all answers are confirmed by now
+	if err := r.freeWorkers(ctx, r.begins); err != nil {
 		return err
 	}
 	if err := r.raiseTags(ctx); err != nil {

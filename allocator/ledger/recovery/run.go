@@ -35,8 +35,16 @@ type Ledger interface {
 	RefreshTo(ctx context.Context, version int64) (record.Layout, error)
 }
 
-// run is one recovery.
+// run is one recovery. It is composed of what the store, memories and mirrors show, each part with the methods that
+// read it and act on it, in this order: a part uses those before it. One lock, mu, guards what answers change, as these
+// come from several goroutines.
 type run struct {
+	witnesses
+	begins int64 // the new epoch's not_before, once all answers are confirmed
+}
+
+// session is what the run does with the store, under its own halt.
+type session struct {
 	l       Ledger
 	cluster *record.Cluster
 	keys    record.Keys
@@ -44,33 +52,45 @@ type run struct {
 	report  *Report
 	found   stored
 	nonce   string // of the run's own halt, after it was written: found.epoch is then that halt
-	begins  int64  // the new epoch's not_before, once all answers are confirmed
 
-	mu struct { // answers come from several goroutines
-		sync.Mutex
-		known      map[string]known                   // processes that may have leased, by incarnation
-		answers    map[string]*answer                 // by address
-		silent     map[string]string                  // why no process answered, by address
-		higher     map[roomTag]reached                // marks that are higher in memories than in the store,
-		learned    int                                // and how often a higher one was found
-		unreadable map[string]error                   // why each key cannot be read
-		rooms      []allocator.Room                   // that ever had a range
-		version    int64                              // the highest layout version,
-		latest     string                             // and the epoch in which it was in force
-		extremes   record.Layout                      // the narrowest range and the largest boundary of all layouts
-		layout     allocator.Layout                   // of the highest version of which the whole layout is known
-		total      int64                              // the largest margin total,
-		notBefore  int64                              // and the latest not_before of any epoch
-		workers    map[record.WorkerIn]record.Worker  // that memories know
-		taken      map[string]struct{}                // incarnations whose memory was taken
-		mirrored   int64                              // the highest layout version that mirrors saw,
-		layouts    []mirroredIn                       // and their latest layouts
-		limits     map[allocator.Tag]int64            // the largest limits, of the tags that mirrors know
-		bounds     map[allocator.Tag]tagBounds        // what mirrors saw of tags that is more than the store has
-		machines   map[record.WorkerIn]record.Machine // machine IDs that mirrors saw
-		witnesses  map[string]*Witnessed              // by name, as they answered last,
-		ticks      map[string]mirror.Answer           // and when they did
-	}
+	mu  sync.Mutex
+	bad map[string]error // why each key cannot be read; guarded by mu
+}
+
+// findings are what memories and mirrors know, which is raised where the store has less. They are guarded by mu.
+type findings struct {
+	session
+	higher    map[roomTag]reached                // marks that are higher than in the store,
+	learned   int                                // and how often a higher one, or a later window, was found
+	total     int64                              // the largest margin total,
+	notBefore int64                              // and the latest not_before of any epoch
+	workers   map[record.WorkerIn]record.Worker  // that memories know
+	rooms     []allocator.Room                   // that ever had a range
+	extremes  record.Layout                      // the narrowest range and the largest boundary of all layouts
+	limits    map[allocator.Tag]int64            // the largest limits, of the tags that mirrors know
+	bounds    map[allocator.Tag]tagBounds        // what mirrors saw of tags that is more than the store has
+	machines  map[record.WorkerIn]record.Machine // machine IDs that mirrors saw
+}
+
+// processes are those that may have leased since the backup, and what they answered. They are guarded by mu.
+type processes struct {
+	findings
+	known   map[string]known    // by incarnation
+	byPlace map[string]*answer  // the answers, by address
+	silent  map[string]string   // why no process answered, by address
+	taken   map[string]struct{} // incarnations whose memory was taken
+	version int64               // the highest layout version that they or the store know,
+	latest  string              // and the epoch in which it was in force
+	newest  allocator.Layout    // of the highest version of which the whole layout is known
+}
+
+// witnesses are the mirrors, and what permits something in them. They are guarded by mu.
+type witnesses struct {
+	processes
+	mirrors  map[string]*Witnessed    // by name, as they answered last,
+	ticks    map[string]mirror.Answer // and when they did
+	mirrored int64                    // the highest layout version that mirrors saw,
+	layouts  []mirroredIn             // and their latest layouts
 }
 
 // reached is how far memories know a mark: each number for itself. Below next lies all that a
@@ -121,29 +141,26 @@ type stored struct {
 }
 
 // with calls do under the lock.
-func (r *run) with(do func()) {
+func (r *session) with(do func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	do()
 }
 
 // audit returns the operation that records a change by the operator.
-func (r *run) audit(action, object string, from, to []byte) store.Op {
+func (r *session) audit(action, object string, from, to []byte) store.Op {
 	return r.keys.Audited(r.cluster.Now(), r.cfg.Actor, action, object, from, to)
 }
 
 // barrier returns the barrier of the halt in force.
-func (r *run) barrier() *record.Barrier {
+func (r *session) barrier() *record.Barrier {
 	return &record.Barrier{Nonce: r.nonce, ClusterID: r.found.identity.ClusterID}
 }
 
-// withoutID reports whether the operator lets recover go on without an instance.
-func (r *run) withoutID(id record.InstanceID) bool { return slices.Contains(r.named(), id) }
-
 // named returns the instances that the operator lets recover go on without.
-func (r *run) named() []record.InstanceID { return slices.Concat(r.cfg.Without, r.cfg.Stopped) }
+func (r *session) named() []record.InstanceID { return slices.Concat(r.cfg.Without, r.cfg.Stopped) }
 
-func (r *run) progress(doing string, done, of int64) {
+func (r *session) progress(doing string, done, of int64) {
 	if r.cfg.Progress != nil {
 		r.cfg.Progress(Progress{Doing: doing, Done: done, Of: of})
 	}
@@ -154,14 +171,14 @@ func brokenOff(ctx context.Context) error {
 	return allocator.Errorf(allocator.Unavailable, "recover was interrupted; run it again: %w", context.Cause(ctx))
 }
 
-func (r *run) unreadable(key string, err error) {
-	r.with(func() { r.mu.unreadable[key] = err })
+func (r *session) unreadable(key string, err error) {
+	r.with(func() { r.bad[key] = err })
 }
 
 // gets reads keys in one transaction. Once recover has halted leasing, it does so under
 // the condition that its own halt is in force, so that it does not mix its own findings
 // with another recover's changes. Its errors are Conflict and Unavailable.
-func (r *run) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
+func (r *session) gets(ctx context.Context, ops ...store.Op) (store.Answer, error) {
 	if r.nonce == "" {
 		return r.l.Read(ctx, store.Txn{Then: ops})
 	}

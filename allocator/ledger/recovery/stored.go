@@ -60,15 +60,14 @@ func (r *run) read(ctx context.Context) error {
 		}
 	}
 	r.report.Stored, r.report.Beat = f.layout, f.beat.Time
-	r.mu.rooms, r.mu.version, r.mu.total = f.layout.Ever, f.layout.Layout.Version, f.epoch.MarginTotal
-	r.mu.notBefore = f.epoch.NotBefore
-	r.mu.layout, r.mu.latest, r.mu.extremes = f.layout.Layout, f.epoch.InForce(), f.layout
+	r.rooms, r.version, r.total = f.layout.Ever, f.layout.Layout.Version, f.epoch.MarginTotal
+	r.notBefore = f.epoch.NotBefore
+	r.newest, r.latest, r.extremes = f.layout.Layout, f.epoch.InForce(), f.layout
 	for _, kv := range answer.Got[5] { // a program of an older version may have written the layout
 		if past, err := k.DecodeHistory(kv); err == nil {
-			r.mu.extremes = r.mu.extremes.After(past)
+			r.extremes = r.extremes.After(past)
 		}
 	}
-	r.mu.taken = make(map[string]struct{})
 	r.takeRegistrations(answer.Got[4])
 	r.findConsoles(answer.Got[6])
 	return nil
@@ -91,9 +90,8 @@ func together(ctx context.Context, all ...func(context.Context) error) error {
 // lists the instances once more.
 func (r *run) haltStore(ctx context.Context, also ...store.Op) error {
 	r.progress("halting", 0, 0)
-	r.mu.Lock()
-	total := r.mu.total
-	r.mu.Unlock()
+	var total int64
+	r.with(func() { total = r.total })
 	kv, err := r.l.HaltOver(ctx, r.found.epochKV.Value, total, r.cfg.Actor, "march recover", also...)
 	if err != nil {
 		if allocator.KindOf(err) == allocator.Conflict {
