@@ -46,7 +46,7 @@ type findings struct {
 	own         []*marchv1.Problem // of this console itself
 	forgetAfter time.Duration      // a silent instance is forgotten after this
 	unreadable  []record.KeyError
-	damage      func(key string) record.Damage // what an unreadable key stops
+	damage      func(key string) record.KeyParts // of an unreadable key
 }
 
 // problems finds the problems of a cluster, and keeps since when each exists.
@@ -63,7 +63,7 @@ func (s *problems) findings(now *snapshot, outage []*marchv1.Problem) findings {
 		halt: now.halt(), unusable: now.Unusable, outage: outage, etcd: now.etcd, etcdctl: s.ledger.Etcdctl(),
 		workers: now.workers, rooms: now.Layout.Layout.Rooms(), instances: now.instances, sample: now.answers,
 		own: s.ownProblems(), forgetAfter: s.cfg.ForgetAfter, unreadable: now.Bad,
-		damage: func(key string) record.Damage { return s.ledger.Damage(key, now.Active) },
+		damage: func(key string) record.KeyParts { return s.ledger.Damage(key, now.Active) },
 	}
 	if now.Migration != nil {
 		f.migration = migrationToProto(*now.Migration, now.instances)
@@ -167,7 +167,7 @@ func (f findings) unusableState() []*marchv1.Problem {
 		return nil
 	}
 	if key, is := errors.AsType[*record.KeyError](f.unusable); is {
-		return []*marchv1.Problem{problem.OfKey(*key, f.damage(key.Key), time.Time{})}
+		return []*marchv1.Problem{problem.OfKey(key, f.damage(key.Key), time.Time{})}
 	}
 	return []*marchv1.Problem{problem.New(problem.Unusable, "", time.Time{}, "why", f.unusable)}
 }
@@ -338,7 +338,7 @@ func asTime(t *timestamppb.Timestamp) time.Time {
 func (f findings) unreadableKeys() []*marchv1.Problem {
 	var list []*marchv1.Problem
 	for _, key := range f.unreadable {
-		list = append(list, problem.OfKey(key, f.damage(key.Key), time.Time{}))
+		list = append(list, problem.OfKey(&key, f.damage(key.Key), time.Time{}))
 	}
 	slices.SortStableFunc(list, func(a, b *marchv1.Problem) int { return cmp.Compare(a.GetOf(), b.GetOf()) })
 	return list

@@ -47,10 +47,8 @@ func tells(statuses map[record.InstanceID]*marchv1.InstanceStatus) sample {
 	return s
 }
 
-// mend returns the damage of a key, as tests expect it.
-func mend(key string) record.Damage {
-	return record.Damage{Stops: key, Remedy: "mend it", Command: "mend " + key}
-}
+// damage returns the parts of a key whose damage a recover mends.
+func damage(string) record.KeyParts { return record.KeyParts{Kind: "layout"} }
 
 // lines writes problems, each as "what | since | until | command", in minutes after when, and then what it hits.
 func lines(list []*marchv1.Problem) string {
@@ -130,9 +128,7 @@ func TestProblems(t *testing.T) {
 			sample: tells(map[record.InstanceID]*marchv1.InstanceStatus{
 				"a/mute": nil, "a/off": {NotReady: "no IDs"}, "a/away": {EtcdAwaySince: stamp(4)}, "a/well": {},
 				"a/full": {NotReady: "none are held", Problems: []*marchv1.Problem{problem.New(problem.EtcdFull, "",
-					after(4), "revision", 8, "etcdctl", "etcdctl"), problem.New(problem.NotReady, "a/full", after(5),
-					"why",
-					"it holds no IDs")}},
+					after(4), "revision", 8, "etcdctl", "etcdctl"), problem.New(problem.NoIDs, "a/full", after(5))}},
 				"a/bare": {NotReady: "no journal",
 					Problems: []*marchv1.Problem{{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNCONFIRMED, Of: "a/bare",
 						What: "instance a/bare says so itself", Remedy: "X."}}},
@@ -177,16 +173,15 @@ func TestProblems(t *testing.T) {
 			"--without a/two\n"},
 		{"keys", findings{unreadable: []record.KeyError{{Key: "/k/b", Err: errors.New("bad")},
 			{Key: "/k/a", Err: errors.New("bad")}, {Key: "/k/b", Err: errors.New("bad")}}},
-			"key /k/a: bad; it stops /k/a | - | - | mend /k/a\nkey /k/b: bad; it stops /k/b | - | - | mend /k/b\n"},
+			"key /k/a: bad | - | - | march recover\nkey /k/b: bad | - | - | march recover\n"},
 		{"a key that stops all", findings{unusable: &record.KeyError{Key: "/k/b", Err: errors.New("bad")},
 			rooms: []allocator.Room{"a"}, unreadable: []record.KeyError{{Key: "/k/a", Err: errors.New("bad")},
 				{Key: "/k/b", Err: errors.New("bad")}}},
-			"key /k/b: bad; it stops /k/b | - | - | mend /k/b\nroom a has a range, " +
-				"and no instance of it is alive | - | - | march room a\nkey /k/a: bad; " +
-				"it stops /k/a | - | - | mend /k/a\n"},
+			"key /k/b: bad | - | - | march recover\nroom a has a range, " +
+				"and no instance of it is alive | - | - | march room a\nkey /k/a: bad | - | - | march recover\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.f.damage, test.f.sample.at, test.f.etcdctl = mend, after(6), "etcdctl"
+			test.f.damage, test.f.sample.at, test.f.etcdctl = damage, after(6), "etcdctl"
 			list := test.f.problems()
 			if got := lines(list); got != test.want {
 				t.Errorf("got\n%swant\n%s", got, test.want)
@@ -202,7 +197,7 @@ func TestProblems(t *testing.T) {
 
 // A list of problems stays readable, however many there are.
 func TestProblemsAreBounded(t *testing.T) {
-	f := findings{damage: mend}
+	f := findings{damage: damage}
 	for i := range 1000 {
 		f.instances = append(f.instances, silent("a", allocator.Instance(fmt.Sprintf("i%03d", i)), 1))
 		f.unreadable = append(f.unreadable, record.KeyError{Key: fmt.Sprint("/k/", i), Err: errors.New("bad")})

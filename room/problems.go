@@ -31,15 +31,15 @@ func (h *health) problems() []*marchv1.Problem {
 func (h *health) id() string { return string(h.cfg.Room) + "/" + string(h.cfg.Name) }
 
 // problemsOf is problems if readiness has already found what the instance lacks.
-func (h *health) problemsOf(lacks string) []*marchv1.Problem {
+func (h *health) problemsOf(lacks *marchv1.Problem) []*marchv1.Problem {
 	list := h.causes()
 	if b, is := h.instance.Barred(); is {
 		list = append(list, problem.New(problem.Barred, h.id(), b.Since, "by", b.By))
 	}
-	if unready := problem.New(problem.NotReady, h.id(), time.Time{}, "why", lacks); lacks != "" && len(list) > 0 {
-		problem.Hit(list[0], unready)
-	} else if lacks != "" {
-		list = append(list, unready)
+	if lacks != nil && len(list) > 0 {
+		problem.Hit(list[0], lacks)
+	} else if lacks != nil {
+		list = append(list, lacks)
 	} else if can, err := h.windows.Trouble(); err != nil && h.status.get() == nil {
 		list = append(list, h.noTimeOrdered(can, err))
 	}
@@ -55,7 +55,7 @@ func (h *health) problemsOf(lacks string) []*marchv1.Problem {
 	list = append(list, h.usedUp()...)
 	list = append(list, h.early()...)
 	missing, more := h.instance.WrongRights()
-	wrong := func(kind problem.Case, rights []store.Right, between string) {
+	wrong := func(kind *problem.Row, rights []store.Right, between string) {
 		texts := make([]string, len(rights))
 		for k, right := range rights {
 			texts[k] = right.String()
@@ -172,7 +172,7 @@ func (h *health) damagedTags() (list []*marchv1.Problem) {
 			delete(d.mu.tags, tag)
 			continue
 		}
-		list = append(list, problem.OfKey(t.key, h.ledger.Damage(t.key.Key, ""), t.since))
+		list = append(list, problem.OfKey(&t.key, h.ledger.Damage(t.key.Key, ""), t.since))
 	}
 	slices.SortFunc(list, func(a, b *marchv1.Problem) int { return strings.Compare(a.GetOf(), b.GetOf()) })
 	return list
@@ -236,14 +236,14 @@ func (h *health) cause(halted bool) *marchv1.Problem {
 }
 
 // ofJournal has the case of each fault of a journal.
-var ofJournal = map[journal.Fault]problem.Case{journal.Full: problem.JournalFull, journal.Denied: problem.JournalDenied,
+var ofJournal = map[journal.Fault]*problem.Row{journal.Full: problem.JournalFull, journal.Denied: problem.JournalDenied,
 	journal.Hangs: problem.JournalHangs, journal.Shared: problem.JournalShared, journal.Other: problem.JournalBroken}
 
 // noLease says that the instance leases no tag because of err.
 func (h *health) noLease(err error, since time.Time) *marchv1.Problem {
 	id := h.id()
 	if key, is := errors.AsType[*record.KeyError](err); is {
-		return problem.OfKey(*key, h.ledger.Damage(key.Key, ""), since)
+		return problem.OfKey(key, h.ledger.Damage(key.Key, ""), since)
 	}
 	if errors.Is(err, store.ErrNoSpace) {
 		return problem.New(problem.EtcdFull, "", since, "revision", h.ledger.Revision(), "etcdctl",

@@ -90,11 +90,11 @@ func TestTellsItsProblems(t *testing.T) {
 				"Next: `march instance confirm a a1`"}},
 		{"beat", nil, damage("beat"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, []string{
 			"key /march/default/beat: not a value of this program",
-			"; it stops all leasing, in every room, and every change by a console. Since 2", "delete the key"}},
+			"It stops all leasing, in every room, and every change by a console.", "delete the key"}},
 		{"identity", nil, damage("identity"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
 			[]string{"key /march/default/identity: ", "Put the value of a backup back"}},
 		{"epoch", nil, damage("epoch"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
-			[]string{"key /march/default/epoch: ", "; it stops all leasing, in every room. Since 2",
+			[]string{"key /march/default/epoch: ", "It stops all leasing, in every room.",
 				"Next: `march recover`"}},
 		{"layout", nil, damage("layout"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
 			[]string{"key /march/default/layout: ", "Next: `march recover`"}},
@@ -108,9 +108,9 @@ func TestTellsItsProblems(t *testing.T) {
 		{"settings", nil, damage("settings"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
 			[]string{"key /march/default/settings: ", `Put {"format":2,"journal":"required","nonce":""} there`}},
 		{"tag", nil, damage("tags/order"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
-			[]string{"key /march/default/tags/order: ", "; it stops leasing of tag order"}},
+			[]string{"key /march/default/tags/order: ", "It stops leasing of tag order"}},
 		{"mark", nil, damage("marks/a/order"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
-			[]string{"key /march/default/marks/a/order: ", "; it stops leasing of tag order"}},
+			[]string{"key /march/default/marks/a/order: ", "It stops leasing of tag order"}},
 		{"registration", nil, damage("rooms/a/a1"), marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE,
 			[]string{"key /march/default/rooms/a/a1: ", "Next: `march instance forget a a1`"}},
 	} {
@@ -199,7 +199,7 @@ func TestTellsThatItIsNotReady(t *testing.T) {
 		a.await("not ready", func() bool {
 			code, body := a.get("/readyz")
 			return code == http.StatusServiceUnavailable &&
-				contains(body, "[-]counters failed: none are held, and ",
+				contains(body, "is not ready: it holds no IDs, and ",
 					"[!]key /march/default/beat: ", "It hits a/a1 (not ready).")
 		})
 		c.put("beat", "")

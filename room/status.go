@@ -71,8 +71,8 @@ func (h *health) checks() []serve.Check {
 }
 
 // readiness returns the checks of Ready. If the instance can lease nothing and is not ready,
-// lacks is the text for a problem that says what is missing.
-func (h *health) readiness() (checks []serve.Check, lacks string) {
+// lacks is the problem that says what is missing.
+func (h *health) readiness() (checks []serve.Check, lacks *marchv1.Problem) {
 	record, _ := h.ledger.Layout()
 	layout := serve.Check{Name: "layout", Note: fmt.Sprintf("version %d, boundary %d",
 		record.Layout.Version, record.Layout.Boundary)}
@@ -82,7 +82,7 @@ func (h *health) readiness() (checks []serve.Check, lacks string) {
 	}
 	serving := serve.Check{Name: "serving", Err: h.status.get()}
 	if serving.Err != nil { // before Join there is no instance
-		return []serve.Check{serving, layout}, ""
+		return []serve.Check{serving, layout}, nil
 	}
 	counters, lacks := h.checkCounters()
 	checks = []serve.Check{serving, layout, counters}
@@ -93,7 +93,7 @@ func (h *health) readiness() (checks []serve.Check, lacks string) {
 		}
 		if counters, _ := h.tags.size(); can && counters == 0 { // callers here ask for time-ordered IDs only
 			checks[2] = serve.Check{Name: ofCounters, Family: true, Note: "none in memory"}
-			lacks = ""
+			lacks = nil
 		}
 		checks = append(checks, timed)
 	}
@@ -115,11 +115,11 @@ const (
 // them. It cannot if it can lease nothing, and no tag in use has IDs
 // for longer than ready-reserve. A tag that is at its own limit does not count. lacks
 // is as readiness returns it.
-func (h *health) checkCounters() (ids serve.Check, lacks string) {
+func (h *health) checkCounters() (ids serve.Check, lacks *marchv1.Problem) {
 	ids = serve.Check{Name: ofCounters, Family: true, Note: "etcd answers and takes writes"}
 	why := h.cannotLease()
 	if why == nil {
-		return ids, ""
+		return ids, nil
 	}
 	r := h.tags.currentRound()
 	lasts := ""
@@ -129,22 +129,18 @@ func (h *health) checkCounters() (ids serve.Check, lacks string) {
 			lasts += fmt.Sprintf(" (tag %s for %v)", r.scarce, short(r.reserve))
 		}
 	}
-	switch kind := allocator.KindOf(why); {
+	switch {
 	case r.held == 0:
-		lacks = "it holds no IDs"
-		ids.Err = allocator.Errorf(kind, "none are held, and %w", why)
+		lacks, lasts = problem.New(problem.NoIDs, h.id(), time.Time{}), ""
 	case !h.tags.may(r):
-		lacks = fmt.Sprintf("it may not issue what it holds, as strict_retract is set and hold (%v) has passed",
-			h.cfg.Hold)
-		ids.Err = allocator.Errorf(kind,
-			"the held IDs may not be issued (strict_retract is set, and hold, %v, has passed), and %w", h.cfg.Hold, why)
+		lacks, lasts = problem.New(problem.HeldBack, h.id(), time.Time{}, "hold", h.cfg.Hold), ""
 	case r.busy && r.longest <= h.cfg.ReadyReserve:
-		lacks = fmt.Sprintf("no tag in use has IDs for longer than ready-reserve (%v)", h.cfg.ReadyReserve)
-		ids.Err = allocator.Errorf(kind, "no tag in use has IDs for longer than ready-reserve (%v)%s, and %w",
-			h.cfg.ReadyReserve, lasts, why)
+		lacks = problem.New(problem.ReserveLow, h.id(), time.Time{}, "reserve", h.cfg.ReadyReserve)
 	default:
 		ids.Note = "only those that are held" + lasts + ": " + why.Error()
+		return ids, nil
 	}
+	ids.Err = allocator.Errorf(allocator.KindOf(why), "%s%s, and %w", lacks.GetWhat(), lasts, why)
 	return ids, lacks
 }
 

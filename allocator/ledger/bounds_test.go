@@ -242,7 +242,7 @@ func TestRingsAreBoundedApart(t *testing.T) {
 		t.Errorf("%+v, and the oldest is %s", note, refusals[0])
 	}
 	// The check knows the product's bound only, and finds nothing else.
-	report, err := verify.Audit(bg, c.Admin.Ledger.Cluster(), nil)
+	report, err := verify.Audit(bg, c.Admin.Ledger.Cluster(), nil, verify.Options{})
 	if err != nil || len(report.Problems) != 1 || !strings.Contains(report.Problems[0], "because the ring was full") {
 		t.Errorf("%v, %q", err, report.Problems)
 	}

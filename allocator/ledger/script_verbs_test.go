@@ -23,6 +23,7 @@ import (
 	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/allocator/timeid"
+	"github.com/march-id/march/internal/problem"
 )
 
 // verbs are the commands. A process is named ROOM/NAME, or by the handle that it was started with, and its
@@ -563,7 +564,8 @@ func (s *script) origin(a args) (string, error) {
 func (s *script) verify(args) (string, error) {
 	var said string
 	for _, page := range []int64{1000, 1, 2, 3} {
-		report, err := verify.Run(bg, ledgertest.Open(s.t, s.c.Mem.Open()).Cluster(), verify.Options{PageSize: page})
+		report, err := verify.Run(bg, ledgertest.Open(s.t, s.c.Mem.Open()).Cluster(), verify.Options{PageSize: page,
+			Damage: problem.LineOfKey})
 		if err != nil {
 			return "", err
 		}

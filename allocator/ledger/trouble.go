@@ -204,9 +204,9 @@ func (i *Instance) WrongRights() (missing, more []store.Right) {
 	return nil, nil
 }
 
-// Damage returns what a key that cannot be read stops, and what to do about it.
+// Damage returns the parts of a key that cannot be read, for package problem, which has what that stops.
 // migration is the ID of the migration that is under way, empty for none.
-func (l *knowledge) Damage(key, migration string) record.Damage {
+func (l *knowledge) Damage(key, migration string) record.KeyParts {
 	var version int64
 	l.with(func() { version = l.mu.version })
 	return l.keys.Damage(key, version, migration)

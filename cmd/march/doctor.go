@@ -261,8 +261,8 @@ type examination struct {
 }
 
 // judge adds the verdict of a row of the table of problems. params are as problem.New takes them.
-func (f *examination) judge(check, level string, c problem.Case, of string, params ...any) *verdict {
-	p := problem.New(c, of, time.Time{}, params...)
+func (f *examination) judge(check, level string, row *problem.Row, of string, params ...any) *verdict {
+	p := problem.New(row, of, time.Time{}, params...)
 	f.found = append(f.found, verdict{check, level, p.GetWhat(), problem.About(p), p.GetCommand()})
 	return &f.found[len(f.found)-1]
 }
@@ -495,7 +495,7 @@ func (f *examination) tags() {
 	case f.TagsErr != nil:
 		f.found = append(f.found, verdict{Check: "tags", Level: levelUnknown,
 			What:   fmt.Sprintf("the console does not list the tags as they are now: %v", f.TagsErr),
-			Remedy: problem.Table[problem.Unlisted].Remedy})
+			Remedy: problem.Unlisted.Remedy})
 	case f.OverviewErr != nil || f.says("tags"):
 	case !f.TagsRead && f.Overview.GetLayout() != nil:
 		f.judge("tags", levelUnknown, problem.TagsUnread, "")

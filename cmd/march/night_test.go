@@ -1009,7 +1009,7 @@ func (f fault) oneAlert(t *testing.T, lines string) {
 	if f.shown == 0 || len(names) == 0 {
 		return
 	}
-	if !slices.ContainsFunc(problem.Table[:], func(row problem.Row) bool {
+	if !slices.ContainsFunc(problem.Table, func(row *problem.Row) bool {
 		return row.Kind == f.shown && slices.Contains(row.Alerts, names[0])
 	}) {
 		t.Errorf("no row of the kind %v has the alert %s", f.shown, names[0])

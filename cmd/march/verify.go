@@ -54,7 +54,7 @@ and the remedy.`,
 
 func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) error {
 	line := newProgress(c, soon, soon)
-	options := verify.Options{Progress: func(p verify.Progress) {
+	options := verify.Options{Damage: problem.LineOfKey, Progress: func(p verify.Progress) {
 		line.tick(func() string { return verifyLine(p) })
 	}}
 	if quiet {
@@ -242,7 +242,7 @@ Prints the problems, one a line (the first 1000), and exits 1 if there are any.`
 }
 
 func runAuditVerify(ctx context.Context, c *common, l *ledger.Ledger, heads []verify.Head) error {
-	r, err := verify.Audit(ctx, l.Cluster(), heads)
+	r, err := verify.Audit(ctx, l.Cluster(), heads, verify.Options{Damage: problem.LineOfKey})
 	if err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ func Explains(cause *marchv1.Problem, kind marchv1.ProblemKind, thing string) bo
 }
 
 func hides(cause, kind marchv1.ProblemKind) bool {
-	return slices.ContainsFunc(Table[:], func(r Row) bool { return r.Kind == cause && slices.Contains(r.Hides, kind) })
+	return slices.ContainsFunc(Table, func(r *Row) bool { return r.Kind == cause && slices.Contains(r.Hides, kind) })
 }
 
 // Hit notes that a problem is an effect of another one.

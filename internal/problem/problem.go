@@ -9,20 +9,16 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
 // New returns a problem of a thing. params are names of parameters of the row, each followed by its value.
-func New(c Case, of string, since time.Time, params ...any) *marchv1.Problem {
-	row := Table[c]
+func New(row *Row, of string, since time.Time, params ...any) *marchv1.Problem {
 	fill, link := fillers(of, params)
 	return &marchv1.Problem{
 		Kind: row.Kind, Of: of, Since: Stamp(since), What: fill.Replace(row.What), Effect: fill.Replace(row.Effect),
@@ -31,10 +27,11 @@ func New(c Case, of string, since time.Time, params ...any) *marchv1.Problem {
 	}
 }
 
-// fillers return what puts the values of parameters into a text, and into the path of a page.
+// fillers return what puts the values of parameters into a text, and into the path of a page. Those of params come
+// before those of the thing.
 func fillers(of string, params []any) (text, link *strings.Replacer) {
 	room, instance, _ := strings.Cut(of, "/")
-	params = append([]any{"of", of, "room", room, "instance", instance}, params...)
+	params = append(slices.Clip(params), "of", of, "room", room, "instance", instance)
 	var texts, links []string
 	for i := 0; i+1 < len(params); i += 2 {
 		name, value := fmt.Sprintf("{%v}", params[i]), oneLine(fmt.Sprint(params[i+1]))
@@ -55,11 +52,6 @@ func oneLine(text string) string {
 	return strings.Join(lines, "; ")
 }
 
-// OfKey returns the problem that a key cannot be read, in verify's words.
-func OfKey(key record.KeyError, d record.Damage, since time.Time) *marchv1.Problem {
-	return New(Unreadable, key.Key, since, "what", d.Says(&key), "remedy", sentence(d.Remedy), "command", d.Command)
-}
-
 // Slice names the workers of a width that a room may take.
 func Slice(in allocator.Room, bits int) string { return fmt.Sprintf("%s, %d bits", in, bits) }
 
@@ -77,12 +69,6 @@ func Away(of, names, effect string, members store.Members, cause error, since ti
 	return New(EtcdAway, of, since, "names", names, "effect", effect, "members", text, "etcdctl", etcdctl)
 }
 
-// sentence returns a text with a capital and a full stop.
-func sentence(text string) string {
-	first, size := utf8.DecodeRuneInString(text)
-	return string(unicode.ToUpper(first)) + text[size:] + "."
-}
-
 // Safety lists what is wrong with a server's TLS. process names it in a text, of in the list of problems. insecure is
 // why it is insecure, empty if it is not; broken why its certificates' files cannot be used, nil if they can.
 func Safety(process, of, insecure string, broken error) (list []*marchv1.Problem) {
@@ -97,17 +83,17 @@ func Safety(process, of, insecure string, broken error) (list []*marchv1.Problem
 
 // Warning reports whether problems of a kind stop nothing now.
 func Warning(kind marchv1.ProblemKind) bool {
-	return slices.ContainsFunc(Table[:], func(r Row) bool { return r.Kind == kind && r.Warning })
+	return slices.ContainsFunc(Table, func(r *Row) bool { return r.Kind == kind && r.Warning })
 }
 
 // OfCluster reports whether problems of a kind are listed before those of instances.
 func OfCluster(kind marchv1.ProblemKind) bool {
-	return slices.ContainsFunc(Table[:], func(r Row) bool { return r.Kind == kind && r.Cluster })
+	return slices.ContainsFunc(Table, func(r *Row) bool { return r.Kind == kind && r.Cluster })
 }
 
 // CallOf returns the method of ConsoleService by which the button of a kind of problems solves it; empty for none.
 func CallOf(kind marchv1.ProblemKind) string {
-	at := slices.IndexFunc(Table[:], func(r Row) bool { return r.Kind == kind && r.Call != "" })
+	at := slices.IndexFunc(Table, func(r *Row) bool { return r.Kind == kind && r.Call != "" })
 	return Table[max(at, 0)].Call // the first row, More, has none
 }
 

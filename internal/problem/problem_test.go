@@ -2,6 +2,7 @@ package problem_test
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/problem"
@@ -113,7 +115,7 @@ func TestGroup(t *testing.T) {
 			"1 of 3 members answers, no leader",
 			"effect", "", "etcdctl", "etcdctl")
 	}
-	is := func(c problem.Case, of string) *marchv1.Problem {
+	is := func(c *problem.Row, of string) *marchv1.Problem {
 		return problem.New(c, of, after(3), "why", "x", "by", "ann", "address", "h:1")
 	}
 	used := func(in allocator.Room) *marchv1.Problem { return is(problem.WorkersUsed, problem.Slice(in, 2)) }
@@ -203,7 +205,7 @@ func TestTable(t *testing.T) {
 		if row.What == "" || row.Remedy == "" || strings.HasSuffix(row.What, ".") {
 			t.Errorf("row %d: %+v", c, row)
 		}
-		if c := problem.Case(c); row.Kind != 0 && row.Page == "" && c != problem.More && c != problem.Insecure {
+		if row.Kind != 0 && row.Page == "" && row != problem.More && row != problem.Insecure {
 			t.Errorf("row %d has no page: %s", c, row.What)
 		}
 		if onPage.MatchString(row.Command) && row.Kind != 0 && row.Button == "" {
@@ -223,6 +225,28 @@ func TestTable(t *testing.T) {
 					t.Errorf("row %d: %s fires beside %v", c, alert, row.Alerts)
 				}
 			}
+		}
+	}
+}
+
+// Each kind of key that cannot be read has its own row, whose texts are sentences with all parameters.
+func TestDamages(t *testing.T) {
+	keys, err := record.NewKeys("default")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := []string{"", "layouts/in force", "layouts/before it", "migrations/under way"}
+	for _, key := range keys.Known() {
+		kinds = append(kinds, strings.Trim(strings.TrimPrefix(key, string(keys)), "/"))
+	}
+	for _, kind := range kinds {
+		p := problem.OfKey(&record.KeyError{Key: "k", Err: errors.New("bad")}, record.KeyParts{Kind: kind, Tag: "t",
+			Room: "a", Instance: "one"}, when)
+		said := p.GetWhat() + p.GetEffect() + p.GetRemedy() + p.GetCommand()
+		if p.GetWhat() != "key k: bad" || !strings.HasPrefix(p.GetEffect(), "It stops ") ||
+			!strings.HasSuffix(p.GetEffect(), ".") || !strings.HasSuffix(p.GetRemedy(), ".") ||
+			parameter.MatchString(said) {
+			t.Errorf("%q: %v", kind, p)
 		}
 	}
 }
@@ -266,7 +290,7 @@ func TestRunbook(t *testing.T) {
 var parameter = regexp.MustCompile(`\{[a-z]+\}`)
 
 // entry returns a row as the runbook has it, in lines of at most 100 characters.
-func entry(row problem.Row) string {
+func entry(row *problem.Row) string {
 	text := "- **" + row.What + ".**"
 	for _, part := range []string{row.Effect, row.Remedy} {
 		if part != "" {

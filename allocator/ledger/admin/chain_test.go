@@ -81,7 +81,7 @@ func (a *audited) works() {
 
 func (a *audited) verify(heads []verify.Head) verify.AuditReport {
 	a.t.Helper()
-	r, err := verify.Audit(bg, a.admin.Ledger.Cluster(), heads)
+	r, err := verify.Audit(bg, a.admin.Ledger.Cluster(), heads, verify.Options{})
 	if err != nil {
 		a.t.Fatal(err)
 	}

@@ -90,6 +90,22 @@ func (e *KeyError) Tag() allocator.Tag {
 	return p.Tag
 }
 
+// Damage returns the parts of a key that cannot be read. Its kind has a slash and more where the key stops something
+// else than the other keys of its kind: see package problem. version is that of the layout in force, 0 if it is not
+// known, and migration the one that is under way. Processes read the layout of that version and the one before it.
+func (k Keys) Damage(key string, version int64, migration string) KeyParts {
+	p, _ := k.Parse(key)
+	switch {
+	case p.Kind == "layouts" && p.version == version:
+		p.Kind += "/in force"
+	case p.Kind == "layouts" && p.version == version-1:
+		p.Kind += "/before it"
+	case p.Kind == "migrations" && p.ulid == migration:
+		p.Kind += "/under way"
+	}
+	return p
+}
+
 // Read decodes a key and its value, of any kind: an Identity, Epoch, Layout, Answered, Beat,
 // ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat, Token, Console, Worker, Machine,
 // Migration or AuditEntry. Its error is a KeyError.

@@ -21,6 +21,15 @@ type KeyError struct {
 
 func (e *KeyError) Error() string { return fmt.Sprintf("key %s: %v", printable(e.Key), e.Err) }
 
+// Cut bounds the text of a problem: it may quote a value.
+func Cut(text string) string {
+	const most = 300 // bytes
+	if len(text) > most {
+		return strings.ToValidUTF8(text[:most], "") + "..."
+	}
+	return text
+}
+
 // printable returns a key unchanged, or quoted if a terminal would not show it right.
 func printable(key string) string {
 	if quoted := strconv.Quote(key); strings.Contains(key, " ") || quoted[1:len(quoted)-1] != key {

@@ -45,9 +45,9 @@ type auditing struct {
 
 // Audit checks the audit at one revision: that no entry is missing or changed which another one of its writer names,
 // and that all heads are there. Heads must have been read before.
-func Audit(ctx context.Context, cluster *record.Cluster, heads []Head) (AuditReport, error) {
+func Audit(ctx context.Context, cluster *record.Cluster, heads []Head, opts Options) (AuditReport, error) {
 	a := &auditing{entries: make(map[string]record.AuditEntry), chains: make(map[string]map[int64]string)}
-	a.cluster = cluster
+	a.cluster, a.Options = cluster, opts
 	if err := cluster.Attach(ctx); err != nil {
 		return AuditReport{}, err
 	}

@@ -37,6 +37,8 @@ const MaxProblems = 1000
 type Options struct {
 	PageSize int64          // how many keys of a list are read at once; 0 stands for 1,000
 	Progress func(Progress) // is called after each page; nil for nothing
+	// Damage says of an unreadable key what is wrong, what that stops and what to do; nil for only the first.
+	Damage func(*record.KeyError, record.KeyParts) string
 }
 
 // Progress is the progress of a check.
@@ -48,11 +50,10 @@ type Progress struct {
 
 // verification is one run of Verify.
 type verification struct {
-	cluster  *record.Cluster
-	page     int64
-	progress func(Progress)
-	report   Report
-	checker  checker
+	Options
+	cluster *record.Cluster
+	report  Report
+	checker checker
 
 	at     int64    // the revision that all is read at; 0 before the first answer
 	layout store.KV // the key; no ModRevision: it is not there
@@ -95,12 +96,11 @@ func (v *verification) problem(format string, args ...any) {
 	v.report.Problems = append(v.report.Problems, fmt.Sprintf(format, args...))
 }
 
-// unreadable adds a key that cannot be read, with what that stops and what to do.
+// unreadable adds a key that cannot be read.
 func (v *verification) unreadable(key string, err error) {
-	d := v.cluster.Keys.Damage(key, v.current, v.active)
-	next := d.Remedy
-	if d.Command != "" {
-		next += ": `" + d.Command + "`"
+	if v.Damage == nil {
+		v.add("%v", err)
+		return
 	}
-	v.problem("%s; next: %s", d.Says(err), next)
+	v.problem("%s", v.Damage(record.Unreadable(key, err), v.cluster.Keys.Damage(key, v.current, v.active)))
 }

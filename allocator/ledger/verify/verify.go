@@ -35,11 +35,10 @@ const (
 // so far.
 func Run(ctx context.Context, cluster *record.Cluster, opts Options) (report Report, err error) {
 	alarms := alarms(ctx, cluster)
+	opts.PageSize = cmp.Or(opts.PageSize, verifyPage)
 	for range attempts {
-		v := &verification{
-			cluster: cluster, page: cmp.Or(opts.PageSize, verifyPage), progress: opts.Progress,
-			revisions: make(map[int64]allocator.Layout), windows: make(map[record.WorkerID][]window),
-		}
+		v := &verification{Options: opts, cluster: cluster, revisions: make(map[int64]allocator.Layout),
+			windows: make(map[record.WorkerID][]window)}
 		v.checker.add = v.add
 		err = v.run(ctx)
 		before := report
@@ -109,9 +108,9 @@ func (v *verification) others(ctx context.Context) error {
 	})
 	size := func(kind string) int64 {
 		if kind == k.Migrations() {
-			return min(v.page, migrationPage)
+			return min(v.PageSize, migrationPage)
 		}
-		return v.page
+		return v.PageSize
 	}
 	ops := make([]store.Op, len(kinds))
 	for at, kind := range kinds {
@@ -260,7 +259,7 @@ func (v *verification) tags(ctx context.Context) error {
 	for _, room := range v.checker.ever[:min(len(v.checker.ever), allocator.MaxRooms)] { // see store.MaxOps
 		lists = append(lists, v.cluster.Keys.Marks(room))
 	}
-	pagers, limit := make([]*store.Pager, len(lists)), max(1, min(v.page, verifyKeys/int64(len(lists))))
+	pagers, limit := make([]*store.Pager, len(lists)), max(1, min(v.PageSize, verifyKeys/int64(len(lists))))
 	for at, prefix := range lists {
 		pagers[at] = &store.Pager{Read: v.gets, Prefix: prefix}
 	}
@@ -284,8 +283,8 @@ func (v *verification) tags(ctx context.Context) error {
 		for _, name := range slices.Sorted(maps.Keys(tags)) {
 			v.checker.tag(name, *tags[name])
 		}
-		if v.progress != nil {
-			v.progress(Progress{
+		if v.Progress != nil {
+			v.Progress(Progress{
 				Tags: v.report.Tags, Marks: v.report.Marks, Eras: v.report.Eras, At: hi,
 				Problems: int64(len(v.report.Problems)) + v.report.More,
 			})
