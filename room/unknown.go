@@ -71,6 +71,9 @@ func (w *window) at(now time.Time) *window {
 	return w
 }
 
+// left is how long the window goes on.
+func (w *window) left(now time.Time) time.Duration { return w.began.Add(unknownWindow).Sub(now) }
+
 // ask returns nil if a caller may have a tag read, NotFound if the tag is known not
 // to exist, and TooMany if the caller asked for too many such tags.
 func (u *unknown) ask(ctx context.Context, tag allocator.Tag) error {
@@ -103,9 +106,10 @@ func (u *unknown) check(caller netip.Addr, tag allocator.Tag, now time.Time) (la
 		own.answers++
 		return own.answers > most, ledger.UnknownTag(tag)
 	case own.reads >= most:
-		return true, u.limit.Refuse("tags that do not exist were asked for by one caller in a minute")
+		return true, u.limit.Refuse("tags that do not exist were asked for by one caller in a minute", own.left(now))
 	case own.reads > 0 && u.mu.all.at(now).reads >= unknownOfAll*most:
-		return true, u.limit.Refuse("tags that do not exist were asked for by all callers in a minute")
+		return true, u.limit.Refuse("tags that do not exist were asked for by all callers in a minute",
+			u.mu.all.left(now))
 	}
 	return false, nil
 }

@@ -31,6 +31,8 @@ const (
 	// sendWithin bounds one write to a stream: a browser that reads nothing for so
 	// long is gone.
 	sendWithin = 30 * time.Second
+	// pagesEnd is when a browser may try again whose page is one too many.
+	pagesEnd = 10 * time.Second
 	// retryAfter is how soon a browser comes back after a stream ended, in
 	// milliseconds.
 	retryAfter = 500
@@ -99,9 +101,9 @@ func (l *live) enter(caller netip.Addr) error {
 	defer l.mu.Unlock()
 	switch {
 	case l.mu.open >= l.all.Most():
-		return l.all.Refuse("live pages")
+		return l.all.Refuse("live pages", pagesEnd)
 	case l.mu.by[caller] >= l.callers.Most():
-		return l.callers.Refuse("live pages of one caller")
+		return l.callers.Refuse("live pages of one caller", pagesEnd)
 	}
 	l.mu.open++
 	l.mu.by[caller]++
@@ -122,7 +124,7 @@ func (l *live) leave(caller netip.Addr) {
 func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 	caller := serve.Caller(r.Context())
 	if err := h.live.enter(caller); err != nil {
-		w.Header().Set("Retry-After", "10")
+		serve.RetryAfter(w, err)
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}

@@ -83,9 +83,9 @@ func (c *callers) enter(at netip.Addr, now time.Time) *caller {
 	var err error
 	switch l := c.limits; {
 	case who != nil && int64(who.connections) >= l.callerConnections.Most():
-		err = l.callerConnections.Refuse("connections of one caller")
+		err = l.callerConnections.Refuse("connections of one caller", soon)
 	case int64(c.mu.open) >= l.connections.Most():
-		err = l.connections.Refuse("connections")
+		err = l.connections.Refuse("connections", soon)
 	default:
 		if who == nil {
 			who = &caller{}
@@ -119,7 +119,7 @@ func (c *callers) leave(at netip.Addr, who *caller) {
 
 // bar closes a connection, and refuses calls on new connections of its address for a while.
 func (c *callers) bar(conn *connection, now time.Time) {
-	err := c.limits.resets.Refuse("calls given up before their request came")
+	err := c.limits.resets.Refuse("calls given up before their request came", barredFor)
 	c.refused.Log(now, c.log.Warn, "connection closed", "caller", conn.at, "error", err)
 	conn.who.barred.Store(now.Add(barredFor).UnixNano())
 	conn.who.asked.Store(0)
@@ -189,7 +189,7 @@ func (c *connection) refuse() error {
 	if c.refused.Add(1) > mostBarred {
 		_ = c.Close()
 	}
-	return c.callers.limits.resets.Refuse("calls given up lately by this address")
+	return c.callers.limits.resets.Refuse("calls given up lately by this address", barredFor)
 }
 
 // Close implements net.Conn.
@@ -229,7 +229,7 @@ func bounded(next http.Handler) http.Handler {
 		if c, ok := r.Context().Value(connectionKey{}).(*connection); ok {
 			defer c.who.streams.Add(-1)
 			if limit := c.callers.limits.callerStreams; c.who.streams.Add(1) > limit.Most() {
-				WriteError(w, limit.Refuse("calls and streams under way of one caller"))
+				WriteError(w, limit.Refuse("calls and streams under way of one caller", soon))
 				return
 			}
 		}

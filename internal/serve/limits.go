@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/march-id/march/allocator"
@@ -45,6 +47,9 @@ func newLimits(of Limits, m *Metrics) limits {
 	}
 }
 
+// soon is when a caller may try again that has too much open: some of it has ended by then.
+const soon = time.Second
+
 // Limit is a limit on how much of a server callers may use. All limits of the
 // program use this type, so each has a metric and an error of the same form.
 type Limit struct {
@@ -73,9 +78,9 @@ func (l *Limit) Count() {
 	}
 }
 
-// Refuse counts a refusal and returns the caller's error, which is TooMany. what
-// names the objects that are too many.
-func (l *Limit) Refuse(what string) error {
+// Refuse counts a refusal and returns the caller's error, which is TooMany and says after how long the caller may try
+// again. what names the objects that are too many.
+func (l *Limit) Refuse(what string, after time.Duration) error {
 	l.Count()
-	return allocator.OverLimit(what, l.most, l.name)
+	return &allocator.WaitError{After: after, Err: allocator.OverLimit(what, l.most, l.name)}
 }

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/tap"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
@@ -132,7 +131,7 @@ func admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 	limit := conn.callers.limits.callerStreams
 	if conn.who.streams.Add(1) > limit.Most() {
 		conn.who.streams.Add(-1)
-		return ctx, api.ToStatus(later(limit.Refuse("calls and streams under way of one caller")))
+		return ctx, api.ToStatus(limit.Refuse("calls and streams under way of one caller", soon))
 	}
 	c := &call{conn: conn}
 	context.AfterFunc(ctx, c.end) // gRPC cancels the context of each call that ended
@@ -185,7 +184,7 @@ func (c *callers) open(caller string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if limit := c.limits.openStreams; c.mu.streams[caller] >= limit.Most() {
-		return later(limit.Refuse("open streams of one caller"))
+		return limit.Refuse("open streams of one caller", soon)
 	}
 	c.mu.streams[caller]++
 	c.turns.streams.Add(1)
@@ -258,7 +257,3 @@ func (t *turn) end() {
 		<-t.turns.busy
 	}
 }
-
-// later is the error of a caller that has too many calls or streams under way. Some end within a second, and HTTP says
-// as much.
-func later(err error) error { return &allocator.WaitError{After: time.Second, Err: err} }
