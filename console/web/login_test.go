@@ -1,6 +1,7 @@
 package web_test
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -53,7 +54,7 @@ func TestToken(t *testing.T) {
 	}
 	// The cookie is for this host, over TLS, not for scripts, and has no token.
 	client := s.browser()
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client.CheckRedirect = stay
 	_, _, r = s.post(client, "/login", url.Values{"token": {s.token}})
 	set := r.Header.Get("Set-Cookie")
 	for _, want := range []string{"__Host-march=", "; Path=/;", "HttpOnly", "Secure", "SameSite=Lax", "Max-Age=43"} {
@@ -83,11 +84,7 @@ func TestToken(t *testing.T) {
 
 // The issuer logs a browser in, with state, nonce and PKCE.
 func TestIssuer(t *testing.T) {
-	i := newIssuer(t)
-	s := newSite(t, func(cfg *web.LoginConfig, gate *access.Config) {
-		cfg.ClientID = "console"
-		gate.Issuer, gate.Audience = i.URL, "march"
-	})
+	s := newSite(t, withIssuer)
 	if code, body, r := s.get(s.client, "/login/issuer?to=/tags"); code != 200 ||
 		body != "page of jwt:alice" || r.URL.Path != "/tags" {
 		t.Fatalf("%d %s at %s", code, body, r.URL)
@@ -101,12 +98,11 @@ func TestIssuer(t *testing.T) {
 		}
 	}
 	// A login that another browser began counts for nothing, nor does one without state.
-	stop := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	first := s.browser()
-	first.CheckRedirect = stop
+	first.CheckRedirect = stay
 	_, _, r := s.get(first, "/login/issuer")
 	toIssuer := r.Header.Get("Location")
-	_, _, r = s.send(&http.Client{CheckRedirect: stop}, http.MethodGet, toIssuer, "", func(*http.Request) {})
+	_, _, r = s.get(&http.Client{Transport: s, CheckRedirect: stay}, toIssuer)
 	back := strings.TrimPrefix(r.Header.Get("Location"), s.URL)
 	for name, c := range map[string]*http.Client{"another browser": s.browser()} {
 		if code, body, _ := s.get(c, back); code != 401 || !strings.Contains(body, "did not begin the login") {
@@ -120,9 +116,7 @@ func TestIssuer(t *testing.T) {
 	if code, _, _ := s.get(first, back); code != 401 { // the attempt counts once
 		t.Errorf("the same attempt again: %d", code)
 	}
-	i.mu.Lock()
-	i.nonce = "replayed"
-	i.mu.Unlock()
+	s.issuer.nonce = "replayed"
 	if code, body, _ := s.get(s.browser(), "/login/issuer"); code != 401 ||
 		!strings.Contains(body, "the login at the issuer failed") {
 		t.Errorf("another nonce: %d %s", code, body)
@@ -132,7 +126,7 @@ func TestIssuer(t *testing.T) {
 // Cookies that are forged, of another key or expired count for nothing.
 func TestBadCookies(t *testing.T) {
 	s, other := newSite(t, nil), newSite(t, nil)
-	other.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	other.client.CheckRedirect = stay
 	_, _, r := other.post(other.client, "/login", url.Values{"token": {other.token}})
 	theirs := r.cookies[0].Value
 	for _, value := range []string{theirs, "x", "", strings.Repeat("A", 4000),
@@ -151,7 +145,7 @@ func TestBadCookies(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.gate.Reload(time.Now())
-	a.client.CheckRedirect = other.client.CheckRedirect
+	a.client.CheckRedirect = stay
 	_, _, r = a.post(a.client, "/login", url.Values{"token": {a.token}})
 	if _, body, _ := b.send(b.client, http.MethodGet, "/", "", func(to *http.Request) {
 		to.AddCookie(r.cookies[0])
@@ -169,13 +163,12 @@ func TestGuesses(t *testing.T) {
 		t.Errorf("%v", r.Header)
 	}
 	looked, waits := 0, 0
-	h := s.Config.Handler
 	try := func(token, from string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest(http.MethodPost, s.URL+"/login", strings.NewReader("token="+token))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.RemoteAddr = from
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
+		s.handler.ServeHTTP(w, r)
 		return w
 	}
 	for range 10_000 {
@@ -204,7 +197,7 @@ func TestLogoutEndsCopies(t *testing.T) {
 	s := newSite(t, nil)
 	cookie := func() *http.Cookie {
 		c := s.browser()
-		c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		c.CheckRedirect = stay
 		_, _, r := s.post(c, "/login", url.Values{"token": {s.token}})
 		return r.cookies[0]
 	}
@@ -263,106 +256,60 @@ func TestFormSurvivesTheLogin(t *testing.T) {
 	}
 }
 
-// RoundTrip implements http.RoundTripper: it answers without a network.
-func (i *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
-	w := httptest.NewRecorder()
-	i.ServeHTTP(w, r)
-	return w.Result(), nil
-}
-
-// visit is a browser at a console, without a network.
-type visit struct {
-	t       *testing.T
-	issuer  *issuer
-	console http.Handler
-	cookies map[string]*http.Cookie
-}
-
-// get returns the status and the body of a page, and where it sends the browser.
-func (v *visit) get(path string) (status int, body, to string) {
-	r := httptest.NewRequest(http.MethodGet, "https://console.example"+path, http.NoBody)
-	for _, c := range v.cookies {
-		r.AddCookie(c)
-	}
-	w := httptest.NewRecorder()
-	v.console.ServeHTTP(w, r)
-	for _, c := range w.Result().Cookies() {
-		if v.cookies[c.Name] = c; c.MaxAge < 0 {
-			delete(v.cookies, c.Name)
-		}
-	}
-	return w.Code, w.Body.String(), w.Header().Get("Location")
+// inTime runs a test in a bubble, with a site whose logins are at an issuer.
+func inTime(t *testing.T, test func(t *testing.T, s *site)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSite(t, withIssuer)
+		s.client.CheckRedirect = stay
+		test(t, s)
+	})
 }
 
 // logIn goes through the issuer, and returns how long the session lasts.
-func (v *visit) logIn(to string) time.Duration {
-	v.t.Helper()
-	_, _, at := v.get("/login/issuer?to=" + url.QueryEscape(to))
-	r := httptest.NewRequest(http.MethodGet, at, http.NoBody)
-	w := httptest.NewRecorder()
-	v.issuer.ServeHTTP(w, r)
-	back, err := url.Parse(w.Header().Get("Location"))
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	if status, body, at := v.get(back.RequestURI()); status != http.StatusSeeOther || at != to {
-		v.t.Fatalf("%d, to %q: %s", status, at, body)
-	}
-	return time.Duration(v.cookies["__Host-march"].MaxAge) * time.Second
-}
-
-func visiting(t *testing.T, test func(t *testing.T, v *visit)) {
-	t.Helper()
-	i := newIssuer(t)
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(path, []byte("grants: [{subjects: 'group:ops', roles: operator}]"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	synctest.Test(t, func(t *testing.T) {
-		gate, err := access.New(access.Config{Policy: path, Issuer: i.URL, Audience: "march", Transport: i})
-		if err != nil {
-			t.Fatal(err)
+func (s *site) logIn(to string) time.Duration {
+	s.t.Helper()
+	there := &http.Client{Transport: s, Jar: s.client.Jar}
+	there.CheckRedirect = func(r *http.Request, _ []*http.Request) error {
+		if r.URL.RequestURI() == to { // it is not visited, which would check the login
+			return http.ErrUseLastResponse
 		}
-		h, err := web.NewLogin(web.LoginConfig{ClientID: "console", PublicURL: "https://console.example"}, gate,
-			hclog.NewNullLogger())
-		if err != nil {
-			t.Fatal(err)
-		}
-		mux := http.NewServeMux()
-		h.Routes(mux)
-		mux.Handle("/", h.Pages(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = fmt.Fprint(w, "page of ", access.From(r.Context()).Name())
-		})))
-		test(t, &visit{t, i, gate.HTTP(mux, h.Session, serve.WriteError), make(map[string]*http.Cookie)})
-	})
+		return nil
+	}
+	if code, body, r := s.get(there, "/login/issuer?to="+url.QueryEscape(to)); code != http.StatusSeeOther ||
+		r.Header.Get("Location") != to {
+		s.t.Fatalf("%d at %s: %s", code, r.URL, body)
+	}
+	return s.lasts
 }
 
 // A login at an issuer that is asked about it lasts as long as the console lets it, and ends when the issuer says so.
 // Then a browser goes through the issuer again by itself, unless the login has ended at once.
 func TestLoginEndsAtTheIssuer(t *testing.T) {
-	visiting(t, func(t *testing.T, v *visit) {
-		v.issuer.userInfo = http.StatusOK
-		if lasts := v.logIn("/tags"); lasts != 12*time.Hour {
+	inTime(t, func(t *testing.T, s *site) {
+		s.issuer.userInfo = http.StatusOK
+		if lasts := s.logIn("/tags"); lasts != 12*time.Hour {
 			t.Errorf("the login lasts %v", lasts)
 		}
-		if _, body, _ := v.get("/tags"); body != "page of jwt:alice" {
+		if _, body, _ := s.get(s.client, "/tags"); body != "page of jwt:alice" {
 			t.Error(body)
 		}
 		time.Sleep(2 * time.Hour)
-		if _, body, _ := v.get("/tags"); body != "page of jwt:alice" {
+		if _, body, _ := s.get(s.client, "/tags"); body != "page of jwt:alice" {
 			t.Error(body)
 		}
-		v.issuer.userInfo = http.StatusUnauthorized
+		s.issuer.userInfo = http.StatusUnauthorized
 		time.Sleep(time.Minute)
-		status, _, to := v.get("/tags?a=b")
-		if status != http.StatusSeeOther || to != "/login/issuer?to=%2Ftags%3Fa%3Db" {
+		status, _, r := s.get(s.client, "/tags?a=b")
+		if to := r.Header.Get("Location"); status != http.StatusSeeOther || to != "/login/issuer?to=%2Ftags%3Fa%3Db" {
 			t.Errorf("%d, to %q", status, to)
 		}
-		v.issuer.userInfo = http.StatusOK
-		v.logIn("/tags")
-		v.issuer.userInfo = http.StatusUnauthorized
+		s.issuer.userInfo = http.StatusOK
+		s.logIn("/tags")
+		s.issuer.userInfo = http.StatusUnauthorized
 		time.Sleep(30 * time.Second)
-		if status, _, to := v.get("/tags"); status != http.StatusSeeOther || to != "/login?to=%2Ftags" {
+		status, _, r = s.get(s.client, "/tags")
+		if to := r.Header.Get("Location"); status != http.StatusSeeOther || to != "/login?to=%2Ftags" {
 			t.Errorf("a login that ended at once: %d, to %q", status, to)
 		}
 	})
@@ -370,15 +317,15 @@ func TestLoginEndsAtTheIssuer(t *testing.T) {
 
 // A login lasts as long as its id_token where the issuer says nothing of it, or its access token is too large.
 func TestLoginEndsWithItsToken(t *testing.T) {
-	visiting(t, func(t *testing.T, v *visit) {
-		if lasts := v.logIn("/"); lasts > time.Hour {
+	inTime(t, func(t *testing.T, s *site) {
+		if lasts := s.logIn("/"); lasts > time.Hour {
 			t.Errorf("without UserInfo the login lasts %v", lasts)
 		}
-		v.issuer.userInfo, v.issuer.access = http.StatusOK, strings.Repeat("x", 5000)
-		if lasts := v.logIn("/"); lasts > time.Hour {
+		s.issuer.userInfo, s.issuer.access = http.StatusOK, strings.Repeat("x", 5000)
+		if lasts := s.logIn("/"); lasts > time.Hour {
 			t.Errorf("with a large token the login lasts %v", lasts)
 		}
-		if _, body, _ := v.get("/"); body != "page of jwt:alice" {
+		if _, body, _ := s.get(s.client, "/"); body != "page of jwt:alice" {
 			t.Error(body)
 		}
 	})
@@ -387,24 +334,20 @@ func TestLoginEndsWithItsToken(t *testing.T) {
 // While the issuer does not say whether a login still holds, and did not say so to this console before, the console
 // shows no page: it says that it cannot check the login, and goes on with it when the issuer answers.
 func TestLoginThatCannotBeChecked(t *testing.T) {
-	visiting(t, func(t *testing.T, v *visit) {
-		v.issuer.userInfo = http.StatusOK
-		v.logIn("/tags")
-		v.issuer.userInfo = http.StatusBadGateway
-		r := httptest.NewRequest(http.MethodGet, "https://console.example/tags", http.NoBody)
-		r.AddCookie(v.cookies["__Host-march"])
-		w := httptest.NewRecorder()
-		v.console.ServeHTTP(w, r)
-		if p := w.Header().Get("Content-Security-Policy"); !strings.Contains(p, "frame-ancestors 'none'") {
+	inTime(t, func(t *testing.T, s *site) {
+		s.issuer.userInfo = http.StatusOK
+		s.logIn("/tags")
+		s.issuer.userInfo = http.StatusBadGateway
+		status, body, r := s.get(s.client, "/tags")
+		if p := r.Header.Get("Content-Security-Policy"); !strings.Contains(p, "frame-ancestors 'none'") {
 			t.Errorf("the page may be framed: %q", p)
 		}
-		if status, body, _ := v.get("/tags"); status != http.StatusServiceUnavailable ||
-			!strings.Contains(body, "the login cannot be checked now") {
+		if status != http.StatusServiceUnavailable || !strings.Contains(body, "the login cannot be checked now") {
 			t.Errorf("%d %s", status, body)
 		}
-		v.issuer.userInfo = http.StatusOK
+		s.issuer.userInfo = http.StatusOK
 		time.Sleep(10 * time.Second)
-		if _, body, _ := v.get("/tags"); body != "page of jwt:alice" {
+		if _, body, _ := s.get(s.client, "/tags"); body != "page of jwt:alice" {
 			t.Error(body)
 		}
 	})
@@ -428,7 +371,7 @@ func TestSettings(t *testing.T) {
 
 // issuer is an OpenID Connect issuer; its user always agrees.
 type issuer struct {
-	*httptest.Server
+	URL string
 	t   *testing.T
 	key *ecdsa.PrivateKey
 	mu  sync.Mutex
@@ -446,11 +389,8 @@ func newIssuer(t *testing.T) *issuer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &issuer{t: t, key: key, codes: make(map[string][2]string), access: "x",
+	return &issuer{URL: "https://issuer.example", t: t, key: key, codes: make(map[string][2]string), access: "x",
 		userInfo: http.StatusNotFound}
-	i.Server = httptest.NewServer(i)
-	t.Cleanup(i.Close)
-	return i
 }
 
 func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -508,15 +448,45 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// site is a console's pages behind a login.
+// site is a console's pages behind a login, and an issuer, without a network.
 type site struct {
-	*httptest.Server
-	t      *testing.T
-	gate   *access.Gate
-	token  string
-	tokens string // the file
-	client *http.Client
+	URL     string
+	t       *testing.T
+	gate    *access.Gate
+	handler http.Handler
+	issuer  *issuer
+	token   string
+	tokens  string        // the file
+	lasts   time.Duration // the last session that began
+	client  *http.Client
 }
+
+// RoundTrip implements http.RoundTripper.
+func (s *site) RoundTrip(sent *http.Request) (*http.Response, error) {
+	r := sent.Clone(sent.Context())
+	r.Host, r.RemoteAddr = cmp.Or(r.Host, r.URL.Host), "127.0.0.1:1"
+	w, handler := httptest.NewRecorder(), s.handler
+	if r.URL.Host == "issuer.example" {
+		handler = s.issuer
+	}
+	handler.ServeHTTP(w, r)
+	for _, c := range w.Result().Cookies() {
+		if c.Name == "__Host-march" && c.MaxAge > 0 {
+			s.lasts = time.Duration(c.MaxAge) * time.Second
+		}
+	}
+	answer := w.Result()
+	answer.Request = sent
+	return answer, nil
+}
+
+// withIssuer has logins at the site's issuer.
+func withIssuer(cfg *web.LoginConfig, gate *access.Config) {
+	cfg.ClientID, gate.Issuer, gate.Audience = "console", "https://issuer.example", "march"
+}
+
+// stay has a client follow no redirect.
+func stay(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // newSite serves a page that names its subject. cfg may be changed before.
 func newSite(t *testing.T, change func(*web.LoginConfig, *access.Config)) *site {
@@ -529,17 +499,15 @@ func newSite(t *testing.T, change func(*web.LoginConfig, *access.Config)) *site 
 		}
 		return path
 	}
-	s := &site{t: t}
+	s := &site{URL: "https://console.example", t: t, issuer: newIssuer(t)}
 	token, line, err := access.NewToken("ops", time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.token, s.tokens = token, write("tokens", line)
 	gateCfg := access.Config{Policy: write("policy.yaml",
-		"grants: [{subjects: ['token:ops', 'group:ops'], roles: operator}]"), Tokens: s.tokens}
-	var cfg web.LoginConfig
-	s.Server = httptest.NewUnstartedServer(nil)
-	cfg.PublicURL = "https://" + s.Listener.Addr().String()
+		"grants: [{subjects: ['token:ops', 'group:ops'], roles: operator}]"), Tokens: s.tokens, Transport: s}
+	cfg := web.LoginConfig{PublicURL: s.URL}
 	if change != nil {
 		change(&cfg, &gateCfg)
 	}
@@ -555,9 +523,7 @@ func newSite(t *testing.T, change func(*web.LoginConfig, *access.Config)) *site 
 	mux.Handle("/", h.Pages(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, "page of ", access.From(r.Context()).Name())
 	})))
-	s.Config.Handler = s.gate.HTTP(mux, h.Session, serve.WriteError)
-	s.StartTLS()
-	t.Cleanup(s.Close)
+	s.handler = s.gate.HTTP(mux, h.Session, serve.WriteError)
 	s.client = s.browser()
 	return s
 }
@@ -568,7 +534,7 @@ func (s *site) browser() *http.Client {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return &http.Client{Transport: s.Client().Transport, Jar: jar}
+	return &http.Client{Transport: s, Jar: jar}
 }
 
 // answered is an answer with its body, as it was read.
