@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -9,11 +8,11 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // The attackers go on whatever the server answers, and open another connection if one was
@@ -24,75 +23,33 @@ import (
 // does not wait in the attacker.
 type counts struct{ sent, answered atomic.Int64 }
 
-// rawConn is a connection of HTTP/2 that this program writes to by hand. It discards what it
-// receives.
-type rawConn struct {
-	*http2.Framer
-	counts  *counts
-	conn    net.Conn
-	out     bytes.Buffer
-	headers []byte
-	next    uint32
-	opened  int64 // streams that are still in out
-}
-
-func dialRaw(ctx context.Context, counts *counts, address, from, method string) (*rawConn, error) {
-	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", address)
+// dialRaw connects an attacker whose streams call a method. Answers are counted and discarded.
+func dialRaw(ctx context.Context, counts *counts, address, method string) (*testcluster.Frames, error) {
+	conn, err := testcluster.DialFrom(ctx, badCaller+"1", address)
 	if err != nil {
 		return nil, err
 	}
-	c := &rawConn{counts: counts, conn: conn, next: 1}
-	c.Framer = http2.NewFramer(&c.out, nil)
-	c.out.WriteString(http2.ClientPreface)
-	if err := c.WriteSettings(); err != nil {
+	c, err := testcluster.NewFrames(conn, method)
+	if err != nil {
 		return nil, err
 	}
-	var block bytes.Buffer
-	e := hpack.NewEncoder(&block)
-	for _, field := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"},
-		{"content-type", "application/grpc"}, {"te", "trailers"},
-	} {
-		e.SetMaxDynamicTableSizeLimit(0)
-		if err := e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
-			return nil, err
-		}
-	}
-	c.headers = block.Bytes()
-	go func() {
-		var in frameParser
-		buf := make([]byte, 32<<10)
+	go func() { // ends with the connection
 		for {
-			n, err := conn.Read(buf)
-			in.parse(buf[:n], func(h frameHeader) {
-				if h.ends() || h.Kind == http2.FrameRSTStream {
-					counts.answered.Add(1)
-				}
-			})
+			frame, err := c.ReadFrame()
 			if err != nil {
 				return
+			}
+			if h := frame.Header(); h.Type == http2.FrameRSTStream || (h.Type == http2.FrameData ||
+				h.Type == http2.FrameHeaders) && h.Flags.Has(http2.FlagDataEndStream) {
+				counts.answered.Add(1)
 			}
 		}
 	}()
 	return c, nil
 }
 
-// open opens a stream and returns its number.
-func (c *rawConn) open() (uint32, error) {
-	stream := c.next
-	c.next += 2
-	c.opened++
-	return stream, c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.headers, EndHeaders: true})
-}
-
-func (c *rawConn) flush() error {
-	if _, err := c.out.WriteTo(c.conn); err != nil {
-		return err
-	}
-	c.counts.sent.Add(c.opened)
-	c.opened = 0
-	return nil
-}
+// atOnce is how many streams an attacker opens before it sends them.
+const atOnce = 100
 
 // countedConn counts the messages on a connection of gRPC: each message of this program fits
 // one frame.
@@ -152,22 +109,16 @@ func resets(ctx context.Context, counts *counts, address string) error {
 	for range 4 {
 		group.Go(func() error {
 			return forever(ctx, pause, func() error {
-				c, err := dialRaw(ctx, counts, address, badCaller+"1", marchv1.IDService_Next_FullMethodName)
+				c, err := dialRaw(ctx, counts, address, marchv1.IDService_Next_FullMethodName)
 				if err != nil {
 					return err
 				}
-				defer func() { _ = c.conn.Close() }()
-				for {
-					for range 100 {
-						stream, err := c.open()
-						if err == nil {
-							err = c.WriteRSTStream(stream, http2.ErrCodeCancel)
-						}
-						if err != nil {
-							return err
-						}
+				defer func() { _ = c.Conn.Close() }()
+				for ; ; counts.sent.Add(atOnce) {
+					for range atOnce {
+						_ = c.WriteRSTStream(c.Open(), http2.ErrCodeCancel)
 					}
-					if err := c.flush(); err != nil {
+					if err := c.Flush(); err != nil {
 						return err
 					}
 				}
@@ -180,20 +131,19 @@ func resets(ctx context.Context, counts *counts, address string) error {
 // silent opens 60,000 streams on one connection, and sends nothing on them.
 func silent(ctx context.Context, counts *counts, address string) error {
 	return forever(ctx, pause, func() error {
-		c, err := dialRaw(ctx, counts, address, badCaller+"1", marchv1.IDService_Stream_FullMethodName)
+		c, err := dialRaw(ctx, counts, address, marchv1.IDService_Stream_FullMethodName)
 		if err != nil {
 			return err
 		}
-		defer func() { _ = c.conn.Close() }()
-		for i := range 60_000 {
-			if _, err := c.open(); err != nil {
+		defer func() { _ = c.Conn.Close() }()
+		for range 60_000 / atOnce {
+			for range atOnce {
+				c.Open()
+			}
+			if err := c.Flush(); err != nil {
 				return err
 			}
-			if i%100 == 99 {
-				if err := c.flush(); err != nil {
-					return err
-				}
-			}
+			counts.sent.Add(atOnce)
 		}
 		<-ctx.Done()
 		return nil

@@ -55,39 +55,45 @@ var attackKinds = []attack{
 // at a time, and the row measures the kernel.
 func halfTheProcessors() string { return fmt.Sprint("GOMAXPROCS=", max(1, runtime.NumCPU()/2)) }
 
-// attacks measures a good caller beside each attack, against the same caller alone, and the
+// attacks are a part for each attack.
+func attacks() (parts []measurement) {
+	for _, a := range attackKinds {
+		parts = append(parts, measurement{"attack " + a.name, func(p *part) { p.attack(a) }})
+	}
+	return parts
+}
+
+// attack measures a good caller beside an attack, against the same caller alone, and the
 // memory that the room takes. The good caller opens new connections beside the attack, and a call of it that is
 // refused ends the run.
-func attacks(p *part) {
+func (p *part) attack(a attack) {
 	const tags = 10
 	during := time.Duration(p.seconds) * time.Second
-	for _, a := range attackKinds {
-		room := p.startRoom(tags, halfTheProcessors())
-		room.ask("load")
-		times := &row{what: "p99 in the server beside " + a.what + " to alone", goal: a.times, atMost: true, unit: "s"}
-		memory := &row{what: "memory of the room beside " + a.what, goal: 256, atMost: true, unit: "MiB"}
-		most := int64(0)
-		var weakest pressure
-		weak := 0
-		for len(times.measured) < p.rounds && weak < p.rounds {
-			alone := p.times(during, p.caller(room, tags))[0]
-			beside, did, resident := p.besideAttack(room, a.name, tags, during)
-			if !did.reaches(a.least) {
-				weakest, weak = did, weak+1
-				continue
-			}
-			times.yards = append(times.yards, alone.P99.Seconds())
-			times.measured = append(times.measured, beside.P99.Seconds())
-			most = max(most, resident)
+	room := p.startRoom(tags, halfTheProcessors())
+	room.ask("load")
+	times := &row{what: "p99 in the server beside " + a.what + " to alone", goal: a.times, atMost: true, unit: "s"}
+	memory := &row{what: "memory of the room beside " + a.what, goal: 256, atMost: true, unit: "MiB"}
+	most := int64(0)
+	var weakest pressure
+	weak := 0
+	for len(times.measured) < p.rounds && weak < p.rounds {
+		alone := p.times(during, p.caller(room, tags))[0]
+		beside, did, resident := p.besideAttack(room, a.name, tags, during)
+		if !did.reaches(a.least) {
+			weakest, weak = did, weak+1
+			continue
 		}
-		if memory.measured = []float64{float64(most) / (1 << 20)}; len(times.measured) < p.rounds {
-			times.void = fmt.Sprintf("in %d of %d rounds the attacker did too little: %v; it should do: %v", weak,
-				weak+len(times.measured), weakest, a.least)
-			times.measured, memory.measured, memory.void = nil, nil, "as above"
-		}
-		p.add(times, memory)
-		p.check(room.close())
+		times.yards = append(times.yards, alone.P99.Seconds())
+		times.measured = append(times.measured, beside.P99.Seconds())
+		most = max(most, resident)
 	}
+	if memory.measured = []float64{float64(most) / (1 << 20)}; len(times.measured) < p.rounds {
+		times.void = fmt.Sprintf("in %d of %d rounds the attacker did too little: %v; it should do: %v", weak,
+			weak+len(times.measured), weakest, a.least)
+		times.measured, memory.measured, memory.void = nil, nil, "as above"
+	}
+	p.add(times, memory)
+	p.check(room.close())
 }
 
 // besideAttack measures a good caller while another process attacks.

@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
@@ -138,32 +137,21 @@ func (c *processes) stopRooms() {
 }
 
 // fill creates tags that are copies of the model: of its settings, and of its mark in each room
-// that leased it.
+// that leased it. No room runs.
 func (c *processes) fill(tags int) {
-	const atOnce, ops = 8, 120
 	var like []store.KV
 	c.each(prefix, func(kv store.KV) {
 		if strings.HasSuffix(kv.Key, "/"+string(model)) {
 			like = append(like, kv)
 		}
 	})
-	each := ops / len(like) // tags in one transaction
-	group, ctx := errgroup.WithContext(c.ctx)
-	group.SetLimit(atOnce)
-	for from := 0; from < tags && ctx.Err() == nil; from += each {
-		group.Go(func() error {
-			var txn store.Txn
-			for i := from; i < min(from+each, tags); i++ {
-				for _, kv := range like {
-					key := strings.TrimSuffix(kv.Key, string(model)) + string(tagName(i))
-					txn.Then = append(txn.Then, store.OpPut(key, kv.Value))
-				}
-			}
-			_, err := c.store.Txn(ctx, txn)
-			return err
-		})
-	}
-	c.check(group.Wait())
+	now := must(c.store.Status(c.ctx)).Revision
+	c.check(c.etcd.close())
+	c.check(addKeys(c.dir, now, tags*len(like), func(n int) (key string, value []byte) {
+		kv := like[n%len(like)]
+		return strings.TrimSuffix(kv.Key, string(model)) + string(tagName(n/len(like))), kv.Value
+	}))
+	c.etcd = c.startEtcd(c.dir, "", false)
 }
 
 // each calls use with all keys that begin with start, in their order.
@@ -209,7 +197,7 @@ func (p *part) dial(address string) *grpc.ClientConn { return testcluster.Dial(p
 func dialFrom(address, from string, wrap func(net.Conn) net.Conn) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", address)
+			conn, err := testcluster.DialFrom(ctx, from, address)
 			if err != nil {
 				return nil, err
 			}

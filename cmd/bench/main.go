@@ -6,11 +6,11 @@
 //	bench scale    measures sizes and loads that no test has time for, and fails if a goal is not reached
 //
 // Of scale, rooms run in processes of their own, so that their memory is theirs. So do attackers, with the
-// lowest priority, as they would run on other machines. The parts recover, trips, moves, far and pages have a
-// whole cluster: a real etcd, and the march that users run (-march). The part far reaches etcd through a link
-// that delays. The part writes simulates a cluster, in a program that it builds: see package writes. The part
-// midnight has a real etcd, and sets the clock of its room. Time in the server counts from when the server has
-// read a request to when it writes the answer.
+// lowest priority, as they would run on other machines. The parts recover, trips, moves, far, pages, windows and
+// mirror have a whole cluster: a real etcd, and the march that users run (-march). The part far reaches etcd
+// through a link that delays. The part writes simulates a cluster, in a program that it builds: see package
+// writes. The part midnight has a real etcd, and sets the clock of its room. Time in the server counts from when
+// the server has read a request to when it writes the answer.
 package main
 
 import (
@@ -22,6 +22,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -45,10 +46,10 @@ var yardsticks = []measurement{
 	{"PostgreSQL", postgresRows},
 }
 
-var scales = []measurement{
-	{"million", million}, {"attacks", attacks}, {"recover", recovers}, {"trips", trips}, {"moves", moves},
-	{"far", far}, {"writes", etcdWrites}, {"HTTP", httpRows}, {"pages", pages}, {"midnight", midnight},
-}
+var scales = slices.Concat([]measurement{{"million", million}}, attacks(), []measurement{
+	{"recover", recovers}, {"trips", trips}, {"moves", moves}, {"far", far}, {"writes", etcdWrites},
+	{"HTTP", httpRows}, {"pages", pages}, {"windows", windows}, {"mirror", mirrors}, {"midnight", midnight},
+})
 
 func main() {
 	args, all := os.Args[1:], yardsticks

@@ -96,13 +96,12 @@ func pages(p *part) {
 		longest("page "+page, func() { p.check(console.get(page, nil, "</html>")) }, nil)
 	}
 	c.end(console.cmd)
-	c.windows()
-	c.mirrors()
 }
 
 // windows measures how many windows of one browser a console keeps live over TLS: each has its page and a tick.
-func (c *processes) windows() {
-	const windows, within = 20, 20 * time.Second
+func windows(p *part) {
+	const tags, windows, within = 1000, 20, 20 * time.Second
+	c := p.leased(tags, "a", "b", "c")
 	ca := testcerts.New(c)
 	pair := ca.Write("console", certs.Leaf{Hosts: []string{"127.0.0.1"}})
 	at := c.freeAddress()
@@ -153,7 +152,8 @@ func (c *processes) windows() {
 }
 
 // mirrors measures a console's mirror: when it has seen all tags and marks, and the console's memory then.
-func (c *processes) mirrors() {
+func mirrors(p *part) {
+	c := p.leased(p.tags, "a", "b", "c")
 	console := c.startConsole("--mirror-tags", strconv.Itoa(2*c.tags))
 	began := time.Now()
 	all, q := false, mirror.Question{UUID: must(c.admin.Ledger.UUID(c.ctx))}

@@ -1,7 +1,6 @@
 package serve_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -19,10 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -32,6 +29,7 @@ import (
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/setting"
+	"github.com/march-id/march/internal/testcluster"
 )
 
 // A caller is forgotten, even if two of its connections were closed for their resets. Before,
@@ -65,8 +63,7 @@ const other = "127.0.0.2"
 // dialFrom dials the server's gRPC side from an address of this machine.
 func (r *running) dialFrom(t *testing.T, ip string) net.Conn {
 	t.Helper()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}
-	conn, err := d.DialContext(bg, "tcp", r.grpc)
+	conn, err := testcluster.DialFrom(bg, ip, r.grpc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,15 +74,10 @@ func (r *running) dialFrom(t *testing.T, ip string) net.Conn {
 // dial returns a client at an address.
 func (r *running) dial(t *testing.T, ip string) marchv1.IDServiceClient {
 	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+r.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	return marchv1.NewIDServiceClient(testcluster.Dial(t, "passthrough:///"+r.grpc,
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-			return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}).DialContext(ctx, "tcp", address)
-		}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return marchv1.NewIDServiceClient(conn)
+			return testcluster.DialFrom(ctx, ip, address)
+		})))
 }
 
 // callFrom makes a call on a connection of its own, from an address.
@@ -125,51 +117,14 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// raw is an HTTP/2 connection that a test writes to by hand.
-type raw struct {
-	*http2.Framer
-	conn    net.Conn
-	out     bytes.Buffer // frames not sent yet
-	headers []byte
-	next    uint32 // stream
-}
-
-func (r *running) raw(t *testing.T, ip, method string) *raw {
+// raw returns a connection from an address whose frames a test writes by hand.
+func (r *running) raw(t *testing.T, ip, method string) *testcluster.Frames {
 	t.Helper()
-	conn := r.dialFrom(t, ip)
-	c := &raw{conn: conn, next: 1}
-	c.Framer = http2.NewFramer(&c.out, conn)
-	c.out.WriteString(http2.ClientPreface)
-	if err := c.WriteSettings(); err != nil {
+	c, err := testcluster.NewFrames(r.dialFrom(t, ip), method)
+	if err != nil {
 		t.Fatal(err)
 	}
-	var block bytes.Buffer
-	e := hpack.NewEncoder(&block)
-	for _, field := range [][2]string{
-		{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", "x"},
-		{"content-type", "application/grpc"}, {"te", "trailers"},
-	} {
-		e.SetMaxDynamicTableSizeLimit(0)
-		if err := e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	c.headers = block.Bytes()
 	return c
-}
-
-// open opens a stream and returns its number.
-func (c *raw) open() uint32 {
-	stream := c.next
-	c.next += 2
-	_ = c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.headers, EndHeaders: true})
-	return stream
-}
-
-// flush sends the frames in out.
-func (c *raw) flush() error {
-	_, err := c.out.WriteTo(c.conn)
-	return err
 }
 
 // Before, a connection had no bound on its streams, and cost the server 842 MB: 60,000 silent
@@ -201,14 +156,14 @@ func TestSilentStreams(t *testing.T) {
 		refused <- n
 	}()
 	for range streams {
-		c.open()
-		if c.out.Len() > 30_000 {
-			if err := c.flush(); err != nil {
+		c.Open()
+		if c.Out.Len() > 30_000 {
+			if err := c.Flush(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
-	if err := c.flush(); err != nil {
+	if err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	if n := <-refused; n != streams-most || !told {
@@ -224,7 +179,7 @@ func TestSilentStreams(t *testing.T) {
 	if err := r.next("fast"); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
-	_ = c.conn.Close()
+	_ = c.Conn.Close()
 	eventually(t, "no stream is open", func() bool { return r.metric(t, "march_streams") == "0" })
 }
 
@@ -236,12 +191,12 @@ func TestWindows(t *testing.T) {
 		cfg.Register = func(s grpc.ServiceRegistrar) { marchv1.RegisterIDServiceServer(s, unread{}) }
 	})
 	c := r.raw(t, other, marchv1.IDService_Stream_FullMethodName)
-	stream := c.open()
+	stream := c.Open()
 	for range window / frame {
 		_ = c.WriteData(stream, false, make([]byte, frame))
 	}
 	_ = c.WriteData(stream, false, []byte{0})
-	if err := c.flush(); err != nil {
+	if err := c.Flush(); err != nil {
 		t.Fatal(err)
 	}
 	var ofStream, ofConnection uint32
@@ -355,9 +310,9 @@ func TestCallsGivenUp(t *testing.T) {
 	c := r.raw(t, other, marchv1.IDService_Next_FullMethodName)
 	giveUp := func(calls int) {
 		for range calls {
-			_ = c.WriteRSTStream(c.open(), http2.ErrCodeCancel)
+			_ = c.WriteRSTStream(c.Open(), http2.ErrCodeCancel)
 		}
-		if err := c.flush(); err != nil {
+		if err := c.Flush(); err != nil {
 			t.Fatal(err)
 		}
 	}
