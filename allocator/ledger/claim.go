@@ -12,7 +12,7 @@ import (
 
 // claim is one conditional write of a key that only this room writes, and whose measure grows: a mark's next, a
 // window's end. It compares epoch, layout, the instance's own registration and the key, each as known. Steps 5 to 7
-// of a segment's life hold for it. A machine ID is no claim: any instance may write any client's number.
+// of section 3.2 of the design hold for it. A machine ID is no claim: any instance may write any client's number.
 type claim struct {
 	state *State
 	was   store.KV       // the key as known; without a mod revision and a value if it is not there

@@ -10,8 +10,7 @@ import (
 )
 
 // Revisions repeat after etcd was restored from a backup. So what a process
-// remembers of revisions belongs to an epoch. Epochs are random. What is evidence that etcd
-// went back in time is in doc.go. A halt counts as an epoch of its own.
+// remembers of revisions belongs to an epoch. Epochs are random. A halt counts as an epoch of its own.
 //
 // Evidence may be seen wrongly once: answers overtake each other, and an etcd
 // below 3.6.9 answered reads from the past. A wrong halt is an outage, a missed one
