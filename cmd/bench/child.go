@@ -29,13 +29,13 @@ const (
 )
 
 // quiet is how long nothing must be leased once all tags are idle. A chain leases a second
-// segment at the room's next look, each 10 s or a little later. A garbage collection beside
+// segment at the room's next look, each 30 s or a little later. A garbage collection beside
 // such leases counts their garbage as in use.
-const quiet = 25 * time.Second
+const quiet = 35 * time.Second
 
 // startRoom starts a room in a process of its own. The room answers the commands that it reads:
 // load makes and uses its tags, memory waits until they are idle and returns the size of its
-// heap, times returns the times of calls, midnight sets its clock. env is added to this
+// heap, around uses all of it, times returns the times of calls, midnight sets its clock. env is added to this
 // program's environment.
 func (p *part) startRoom(tags int, env ...string) *process {
 	return p.start(env, "child-room", strconv.Itoa(tags))
@@ -143,6 +143,16 @@ func (c *roomChild) answer(ctx context.Context, command string) (r reply) {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		r.Heap = m.HeapAlloc + m.StackInuse
+	case "around": // allocates until each page of the heap was used, as in a process that runs for hours
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		var page []byte // outside of the loop, so that each is allocated
+		for cycles := m.NumGC + 2; m.NumGC < cycles; runtime.ReadMemStats(&m) {
+			for range 1000 {
+				page = make([]byte, 1<<10)
+			}
+		}
+		sink.Store(int64(len(page)))
 	case "times":
 		times := c.timed.take()
 		r.Calls, r.P99, r.P999 = len(times), percentile(times, 0.99), percentile(times, 0.999)
