@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/ledgertest/draw"
 )
 
 func TestMemoryStore(t *testing.T) {
@@ -23,5 +24,5 @@ func TestEtcdStore(t *testing.T) {
 }
 
 func TestStoresAnswerTheSame(t *testing.T) {
-	ledgertest.RunScripts(t, ledgertest.NewFake(t).Open(), ledgertest.StartEtcd(t).Store(t))
+	draw.RunScripts(t, ledgertest.NewFake(t).Open(), ledgertest.StartEtcd(t).Store(t))
 }

@@ -1,4 +1,4 @@
-package ledgertest
+package draw
 
 import (
 	"fmt"
@@ -22,7 +22,11 @@ func RunScripts(t *testing.T, a, b store.Store) {
 		var base [2]int64 // the revision before the script
 		mods := [2][]int64{}
 		for i, s := range stores {
-			base[i] = write(t, s, get("x", "")).Revision
+			answer, err := s.Txn(t.Context(), store.Txn{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			base[i] = answer.Revision
 		}
 		for step := range rapid.IntRange(1, 8).Draw(rt, "transactions") {
 			txn := drawTxn(rt, prefix, len(mods[0]))
@@ -77,7 +81,7 @@ func drawTxn(rt *rapid.T, prefix string, known int) func(mods []int64) store.Txn
 		for range rapid.IntRange(0, 4).Draw(rt, "operations") {
 			switch rapid.IntRange(0, 3).Draw(rt, "operation") {
 			case 0:
-				out = append(out, del(key.Draw(rt, "key")))
+				out = append(out, store.Op{Delete: key.Draw(rt, "key")})
 			case 1:
 				g := store.Get{
 					Interval: store.Interval{Key: key.Draw(rt, "key")}, Limit: rapid.Int64Range(0, 3).Draw(rt, "limit"),
@@ -88,7 +92,7 @@ func drawTxn(rt *rapid.T, prefix string, known int) func(mods []int64) store.Txn
 				}
 				out = append(out, store.Op{Get: &g})
 			default:
-				out = append(out, put(key.Draw(rt, "key"), value.Draw(rt, "value")))
+				out = append(out, store.Op{Put: &store.Put{Key: key.Draw(rt, "key"), Value: []byte(value.Draw(rt, "value"))}})
 			}
 		}
 		return out
