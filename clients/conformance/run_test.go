@@ -11,11 +11,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"log"
+	"net"
 	"net/http"
-	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,21 +21,23 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api/client"
+	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 )
 
-var outage = flag.Duration("outage", 5*time.Second, "how long etcd does not answer in the run of the clients")
+var outage = flag.Duration("outage", time.Minute, "how long etcd does not answer in the run of the clients")
 
 // clients are the clients of other languages: how to run a program of theirs, the driver or the bench, after what
 // prepares it.
@@ -82,6 +82,12 @@ var prepare = sync.OnceValue(func() (err error) {
 })
 
 func TestMain(m *testing.M) {
+	if given := os.Getenv(instanceEnv); given != "" {
+		if err := instance(given); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	code := m.Run()
 	_ = os.RemoveAll(compiled)
 	os.Exit(code)
@@ -109,113 +115,36 @@ func command(ctx context.Context, folder, out string, words ...string) *exec.Cmd
 	return c
 }
 
-// front is a proxy before the HTTP side of an instance, which fails on demand.
-type front struct {
-	*httptest.Server
-	fault            atomic.Value // of type string: "", hang, break, proxy, nonsense
-	leases, refusals atomic.Int64
-}
-
-func newFront(t *testing.T, behind string, serve func(http.Handler) *httptest.Server) *front {
-	t.Helper()
-	f := &front{}
-	f.fault.Store("")
-	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: behind})
-	proxy.ModifyResponse = func(r *http.Response) error {
-		if r.StatusCode == http.StatusUnauthorized {
-			f.refusals.Add(1)
-		}
-		return nil
-	}
-	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }
-	f.Server = serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasSuffix(r.URL.Path, "/order/lease") {
-			f.leases.Add(1)
-		}
-		switch f.fault.Load() {
-		case "hang":
-			select {
-			case <-r.Context().Done():
-			case <-time.After(5 * time.Second):
-			}
-		case "break":
-			panic(http.ErrAbortHandler)
-		case "proxy":
-			http.Error(w, "<html>503</html>", http.StatusServiceUnavailable)
-		case "lost": // the answer is: the IDs are a gap
-			proxy.ServeHTTP(httptest.NewRecorder(), r)
-			panic(http.ErrAbortHandler)
-		default:
-			proxy.ServeHTTP(w, r)
-		}
-	}))
-	t.Cleanup(f.Close)
-	return f
-}
-
-// issued is what all clients issued.
-type issued struct {
-	sync.Mutex
-	ids     map[string]map[int64]string // by tag, with the client
-	count   map[string]int              // by client and tag
-	settled time.Time                   // no lease of the first layout may be used any more; zero: not yet known
-	late    []int64                     // the counter's IDs of calls that began later
-	// Etcd is away for longer than the windows of clients that have just begun: then time-ordered IDs may fail.
-	outlasted bool
-	excused   map[string]int // such failures, by client
-}
-
-// failed notes a call that failed.
-func (i *issued) failed(t *testing.T, who, tag, why string) {
-	i.Lock()
-	defer i.Unlock()
-	if !i.outlasted || tag != "event" || !strings.HasPrefix(why, "unavailable ") {
-		t.Errorf("%s: a call for %s failed: %s", who, tag, why)
-	}
-	i.excused[who]++
-}
-
-// add notes a run of a call that began at a time, and fails for an ID that was there before.
-func (i *issued) add(t *testing.T, who, tag string, run allocator.Run, began time.Time) {
-	i.Lock()
-	defer i.Unlock()
-	if i.ids[tag] == nil {
-		i.ids[tag] = make(map[int64]string)
-	}
-	for k := range run.Count {
-		id := run.First + k*max(run.Stride, 1)
-		if before, twice := i.ids[tag][id]; twice {
-			t.Errorf("ID %d of %s twice: by %s and %s", id, tag, before, who)
-		}
-		i.ids[tag][id] = who
-		if tag == "order" && !i.settled.IsZero() && began.After(i.settled) {
-			i.late = append(i.late, id)
-		}
-	}
-	i.count[who+" "+tag] += int(run.Count)
-}
-
-// drive runs the driver of a client until stop is closed, and reads what it writes.
-func drive(t *testing.T, name string, c *exec.Cmd, all *issued, ready *sync.WaitGroup, stop <-chan struct{}) {
+// drive runs the driver of a client until stop is closed, and reads what it writes. Each line that it reads has it take
+// IDs of the first tag until it holds half of a lease, so that it asks a room for more.
+func (c *caller) drive(t *testing.T, command *exec.Cmd, drain <-chan struct{}, ready *sync.WaitGroup,
+	stop <-chan struct{}) {
 	t.Helper()
 	started := sync.OnceFunc(ready.Done)
 	defer started()
-	in, err := c.StdinPipe()
+	in, err := command.StdinPipe()
 	if err != nil {
 		t.Error(err)
 		return
 	}
-	out, err := c.StdoutPipe()
+	out, err := command.StdoutPipe()
 	if err == nil {
-		err = c.Start()
+		err = command.Start()
 	}
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	go func() {
-		<-stop
-		_ = in.Close()
+		for {
+			select {
+			case <-drain:
+				_, _ = io.WriteString(in, "\n")
+			case <-stop:
+				_ = in.Close()
+				return
+			}
+		}
 	}()
 	var says []string
 	for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -225,61 +154,163 @@ func drive(t *testing.T, name string, c *exec.Cmd, all *issued, ready *sync.Wait
 			var n [4]int64
 			for k := range n {
 				if n[k], err = strconv.ParseInt(words[k+2], 10, 64); err != nil {
-					t.Errorf("%s: %s", name, lines.Text())
+					t.Errorf("%s: %s", c.name, lines.Text())
 				}
 			}
-			all.add(t, name, words[1], allocator.Run{First: n[0], Count: n[1], Stride: n[2]}, time.UnixMilli(n[3]))
+			c.add(words[1], allocator.Run{First: n[0], Count: n[1], Stride: n[2]}, time.UnixMilli(n[3]))
 			started()
-		case len(words) > 2 && words[0] == "error":
-			all.failed(t, name, words[1], strings.Join(words[2:], " "))
+		case len(words) > 0 && words[0] == "error":
+			t.Errorf("%s: a call failed: %s", c.name, lines.Text())
 		default:
 			says = append(says, lines.Text())
 		}
 	}
-	if err := c.Wait(); err != nil {
-		t.Errorf("%s: %v", name, err)
+	if err := command.Wait(); err != nil {
+		t.Errorf("%s: %v", c.name, err)
 	}
 	if len(says) != 3 || says[1] != "unknown not_found" || says[2] != "closed closed" {
-		t.Errorf("%s says %q", name, says)
+		t.Errorf("%s says %q", c.name, says)
 	} else if text := strings.Fields(says[0]); len(text) != 4 || !strings.HasPrefix(text[1], "ORD-") ||
 		text[2] != text[3] {
-		t.Errorf("%s: text %q", name, text)
+		t.Errorf("%s: text %q", c.name, text)
 	}
 }
 
 // driveGo does with the Go client what the drivers do with theirs.
-func driveGo(t *testing.T, opts client.Options, all *issued, stop <-chan struct{}) {
+func (c *caller) driveGo(t *testing.T, opts client.Options, drain <-chan struct{}, ready *sync.WaitGroup,
+	stop <-chan struct{}) {
 	t.Helper()
+	started := sync.OnceFunc(ready.Done)
+	defer started()
 	ids, err := client.New(t.Context(), opts)
+	for err != nil && allocator.KindOf(err) == allocator.Unavailable { // a busy machine may take longer to start all
+		ids, err = client.New(t.Context(), opts)
+	}
 	if err != nil {
 		t.Error(err)
 		return
 	}
 	defer ids.Close()
-	tick := time.NewTicker(5 * time.Millisecond)
+	take := func(name string, n int64) {
+		began := time.Now()
+		runs, err := ids.NextN(t.Context(), name, n)
+		if err != nil {
+			t.Errorf("go: a call for %d IDs of %s failed: %v", n, name, err)
+		}
+		for _, run := range runs {
+			c.add(name, run, began)
+		}
+		started()
+	}
+	tick := time.NewTicker(pace)
 	defer tick.Stop()
 	for {
 		select {
 		case <-stop:
 			return
-		case <-tick.C:
-		}
-		for _, tag := range opts.WarmTags {
-			began := time.Now()
-			runs, err := ids.NextN(t.Context(), tag, 5)
-			if err != nil {
-				all.failed(t, "go", tag, fmt.Sprintf("%v %v", allocator.KindOf(err), err))
+		case <-drain:
+			for _, s := range ids.Status() {
+				if n := s.Held - opts.MinStep/2; string(s.Tag) == opts.WarmTags[0] && n > 0 {
+					take(opts.WarmTags[0], n)
+				}
 			}
-			for _, run := range runs {
-				all.add(t, "go", tag, run, began)
+		case <-tick.C:
+			for _, tag := range opts.WarmTags {
+				take(tag, 5)
+				take(tag, 1)
 			}
 		}
 	}
 }
 
-// TestClients: all clients issue IDs of one cluster at once, while ranges move, etcd is away, an instance is killed,
-// the token of all ends for some seconds, and instances hang, break connections, lose answers, or stand behind a proxy
-// that answers for them. No call fails, no ID comes twice, and each is of the room's range.
+// pace is how long the threads of drivers wait between two calls: one for an ID and one for five, for each tag.
+const pace = 20 * time.Millisecond
+
+// config is what an instance in a process of its own is started with.
+type config struct {
+	Endpoint, Policy, Tokens string
+	Hold                     time.Duration
+}
+
+// instanceEnv has the config of an instance, in its process.
+const instanceEnv = "MARCH_CONFORMANCE_INSTANCE"
+
+// instance runs instance a2 of room a until its input ends, and writes the addresses of its gRPC and its HTTP side.
+func instance(text string) error {
+	var given config
+	if err := json.Unmarshal([]byte(text), &given); err != nil {
+		return err
+	}
+	etcd, err := store.NewEtcd(store.EtcdConfig{Endpoints: []string{given.Endpoint}})
+	if err != nil {
+		return err
+	}
+	cfg := room.DefaultConfig()
+	cfg.Room, cfg.Name, cfg.Hold = "a", "a2", given.Hold
+	if cfg.Ledger, err = ledger.New(etcd, ledger.DefaultConfig()); err != nil {
+		return err
+	}
+	if cfg.Access, err = access.New(access.Config{Policy: given.Policy, Tokens: given.Tokens, Room: "a"}); err != nil {
+		return err
+	}
+	if cfg.GRPC, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return err
+	}
+	if cfg.HTTP, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+		return err
+	}
+	server, err := room.New(cfg)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	fmt.Println(cfg.GRPC.Addr(), cfg.HTTP.Addr())
+	return server.Run(ctx)
+}
+
+// startInstance starts an instance in a process of its own, and returns the addresses of its gRPC and its HTTP side.
+func startInstance(t *testing.T, given config) (process *os.Process, grpcAt, httpAt string) {
+	t.Helper()
+	text, err := json.Marshal(given)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), os.Args[0])
+	c.Env, c.Stderr = append(os.Environ(), instanceEnv+"="+string(text)), os.Stderr
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close()
+		_ = c.Wait() // that it was killed
+	})
+	if _, err := fmt.Fscan(out, &grpcAt, &httpAt); err != nil {
+		t.Fatalf("the instance's addresses: %v", err)
+	}
+	testcluster.Await(t, "the instance is ready", func() bool {
+		code, _ := testcluster.Get(httpAt, "/readyz")
+		return code == http.StatusOK
+	})
+	return c.Process, grpcAt, httpAt
+}
+
+// TestClients: all clients issue IDs of one cluster at once, while a range moves, an instance is killed, the token of
+// all ends, etcd is away for a minute, and proxies hang, break connections, lose answers and answer for the room.
+// Each of that happens to each client, on its own way to the rooms. No call fails, no ID comes twice,
+// and each is of a segment that a room leased to its client. Nothing depends on how fast the machine is: the test waits
+// until a thing has happened, and clients hold IDs for ten times as long as etcd is away.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	out := prepared(t)
@@ -292,8 +323,9 @@ func TestClients(t *testing.T) {
 	}
 
 	cluster := testcluster.New(t)
-	halves := testcluster.Halves()
-	cluster.Init(halves, "test")
+	layouts := map[int64]allocator.Layout{1: {Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{
+		"a": {Lower: 0, Upper: 500}, "b": {Lower: 500, Upper: 1000}}}}
+	cluster.Init(layouts[1], "test")
 	cluster.Tag(nil, "test", "order")
 	cluster.Tag(func(s *record.TagSettings) { s.Format = "prefix(ORD-) | radix62(11)" }, "test", "coded")
 	cluster.Tag(func(s *record.TagSettings) {
@@ -314,113 +346,155 @@ func TestClients(t *testing.T) {
 		}
 		return file
 	}
-	tokenFile, hashes := write("token", token+"\n"), write("tokens", line+"\n")
-	rules := write("policy.yaml",
-		"grants:\n  - {subjects: \"token:shop\", roles: issuer, tags: [order, event, coded, no-such-tag]}\n")
+	tokenFile := write("token", token+"\n")
+	given := config{Endpoint: cluster.Etcd.Endpoint, Hold: max(time.Minute, 10**outage),
+		Tokens: write("tokens", line+"\n"), Policy: write("policy.yaml",
+			"grants:\n  - {subjects: \"token:shop\", roles: issuer, tags: [order, event, coded, no-such-tag]}\n")}
 	var gates []*access.Gate
-	hold := max(20*time.Second, 4**outage)
 	start := func(in allocator.Room, name allocator.Instance) *testcluster.Room {
-		gate, err := access.New(access.Config{Policy: rules, Tokens: hashes, Room: string(in)})
+		gate, err := access.New(access.Config{Policy: given.Policy, Tokens: given.Tokens, Room: string(in)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		gates = append(gates, gate)
 		return cluster.Room(in, name, func(cfg *room.Config) {
 			cfg.HTTP, cfg.Access, cfg.Drain = testcluster.Listen(t, ""), gate, time.Second
-			cfg.Hold = hold
+			cfg.Hold = given.Hold
 		})
 	}
-	first, second, other := start("a", "a1"), start("a", "a2"), start("b", "b1")
-	fronts := []*front{newFront(t, first.HTTP, httptest.NewTLSServer), newFront(t, second.HTTP, httptest.NewTLSServer)}
-	fallback := newFront(t, other.HTTP, httptest.NewServer)
-	step := max(20_000, int64(3000*outage.Seconds()))
-	options, err := json.Marshal(map[string]any{"addresses": []string{fronts[0].URL, fronts[1].URL},
-		"fallback": []string{fallback.URL}, "tags": []string{"order", "event"}, "text": "coded", "tokenFile": tokenFile,
-		"ca": write("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
-			Bytes: fronts[0].Certificate().Raw}))),
-		"minStep": step})
+	first, other := start("a", "a1"), start("b", "b1")
+	process, secondGRPC, secondHTTP := startInstance(t, given)
+
+	step := max(20_000, int64(3000*outage.Seconds())) // each tag is asked for 300 IDs a second
+	stop, ready, drivers := make(chan struct{}), sync.WaitGroup{}, sync.WaitGroup{}
+	var callers []*caller
+	drain := make(map[*caller]chan struct{})
+	add := func(c *caller, run func(drain <-chan struct{})) {
+		wake := make(chan struct{}, 1)
+		callers, drain[c] = append(callers, c), wake
+		ready.Add(1)
+		drivers.Go(func() { run(wake) })
+	}
+	defer drivers.Wait()
+	end := sync.OnceFunc(func() { close(stop) })
+	defer end() // where the test fails
+	for _, of := range clients {
+		c := newCaller(of.name)
+		one, two := c.front(t, "a", first.HTTP, true, false), c.front(t, "a", secondHTTP, true, false)
+		options, err := json.Marshal(map[string]any{"addresses": []string{one.URL, two.URL},
+			"fallback": []string{c.front(t, "b", other.HTTP, false, false).URL}, "tags": []string{"order", "event"},
+			"text": "coded", "tokenFile": tokenFile, "ca": write("ca.pem", certificate(one)), "minStep": step,
+			"pause": pace.Milliseconds()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(c, func(drain <-chan struct{}) {
+			words := append(slices.Clone(of.run["driver"]), string(options))
+			c.drive(t, command(t.Context(), of.folder, out, words...), drain, &ready, stop)
+		})
+	}
+	golang := newCaller("go")
+	for _, at := range []struct {
+		room    allocator.Room
+		address string
+	}{{"a", first.Address}, {"a", secondGRPC}, {"b", other.Address}} {
+		golang.front(t, at.room, at.address, true, true)
+	}
+	ca, err := tlsfiles.Open(tlsfiles.Config{CA: write("ca.pem", certificate(golang.fronts[0]))})
 	if err != nil {
 		t.Fatal(err)
 	}
-
-	all := &issued{ids: make(map[string]map[int64]string), count: make(map[string]int), excused: make(map[string]int)}
-	stop, ready, drivers := make(chan struct{}), sync.WaitGroup{}, sync.WaitGroup{}
-	for _, c := range clients {
-		ready.Add(1)
-		drivers.Go(func() {
-			words := append(slices.Clone(c.run["driver"]), string(options))
-			drive(t, c.name, command(t.Context(), c.folder, out, words...), all, &ready, stop)
-		})
-	}
-	drivers.Go(func() {
-		driveGo(t, client.Options{Addresses: []string{first.Address, second.Address}, Fallback: []string{other.Address},
-			TokenFile: tokenFile, MinStep: step, WarmTags: []string{"order", "event"}}, all, stop)
+	address := func(k int) string { return golang.fronts[k].Listener.Addr().String() }
+	add(golang, func(drain <-chan struct{}) {
+		golang.driveGo(t, client.Options{Addresses: []string{address(0), address(1)}, Fallback: []string{address(2)},
+			TokenFile: tokenFile, TLS: ca, MinStep: step, MaxStep: step, Strict: true,
+			WarmTags: []string{"order", "event"}}, drain, &ready, stop)
 	})
 	ready.Wait()
-	time.Sleep(time.Second)
-	moved := allocator.Layout{Boundary: 100, Ranges: map[allocator.Room]allocator.Range{
-		"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}}
-	version := cluster.Change(moved, "test")
+
+	// each has something happen to all callers, which then ask rooms for more, and waits until it has happened to each.
+	// Before it the callers' windows last: their length grows with their age, and a renewal is what may fail.
+	each := func(what string, windows time.Duration, begin func(c *caller), until func(c *caller) bool) {
+		t.Helper()
+		for _, c := range callers {
+			testcluster.Await(t, c.name+" has a window that lasts, before: "+what, func() bool {
+				return time.Until(c.lasts()) >= windows || t.Failed()
+			})
+		}
+		t.Log(what)
+		for _, c := range callers {
+			begin(c)
+		}
+		for _, c := range callers {
+			leased := -1
+			testcluster.Await(t, c.name+": "+what, func() bool {
+				if n := c.leased(0); n != leased { // at first, and where it did not happen to that lease
+					leased = n
+					select {
+					case drain[c] <- struct{}{}:
+					default:
+					}
+				}
+				return until(c) || t.Failed()
+			})
+		}
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	before := make(map[*caller]int)
+	remember := func(c *caller) { before[c] = c.leased(0) }
+	more := func(c *caller) bool { return c.leased(0) > before[c] }
+	met := func(what string) func(*caller) bool {
+		return func(c *caller) bool {
+			n, left := c.times(what)
+			return n > 0 && left == 0
+		}
+	}
+
+	layouts[2] = allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{
+		"a": {Lower: 0, Upper: 250}, "b": {Lower: 500, Upper: 1000}}}
+	cluster.Change(layouts[2], "test")
 	testcluster.Await(t, "instances adopted the layout", func() bool {
 		list, _, err := cluster.Admin.Instances(t.Context(), "")
-		return err == nil && !slices.ContainsFunc(list, func(i record.Instance) bool { return i.Reported() < version })
+		return err == nil && !slices.ContainsFunc(list, func(i record.Instance) bool { return i.Reported() < 2 })
 	})
-	settled := time.Now().Add(hold)
-	all.Lock()
-	all.settled = settled
-	all.Unlock()
-	time.Sleep(time.Second)
-	for _, fault := range []string{"hang", "break", "lost", "proxy"} {
-		at := fronts[rand.IntN(len(fronts))]
-		at.fault.Store(fault)
-		time.Sleep(time.Second)
-		at.fault.Store("")
+	each("a range moved", 0, remember, func(c *caller) bool { return c.leased(2) > 0 })
+	for _, fault := range []string{hang, breaks, lost, proxy} {
+		each(fault, *outage, func(c *caller) { c.fail(5, fault, nil) }, met(fault)) // there are three rooms to ask
 	}
-	fronts[1].Close() // connections are refused
-	second.Stop()
-	time.Sleep(2 * time.Second)
-	write("tokens", "# none\n")
-	for _, gate := range gates {
-		gate.Reload(time.Now())
+	if err := process.Kill(); err != nil {
+		t.Fatal(err)
 	}
-	testcluster.Await(t, "rooms refuse the token", func() bool { return fronts[0].refusals.Load() > 2 })
-	write("tokens", line+"\n")
-	for _, gate := range gates {
-		gate.Reload(time.Now())
+	each("an instance is killed", *outage, func(c *caller) { c.fail(1, proxy, c.fronts[0]) }, met(killed))
+	for _, c := range callers {
+		c.fronts[1].end() // connections are refused, from now on
 	}
-	time.Sleep(2 * time.Second)
-	all.Lock()
-	all.outlasted = *outage > 10*time.Second
-	all.Unlock()
+	reload := func(hashes string) {
+		write("tokens", hashes)
+		for _, gate := range gates {
+			gate.Reload(time.Now())
+		}
+	}
+	reload("# none\n")
+	each("the token ended", *outage, remember, met(refused))
+	reload(line + "\n")
+	each("the token is back", 2**outage, remember, more)
 	cluster.Etcd.Stop()
 	time.Sleep(*outage)
 	cluster.Etcd.Start(t)
-	time.Sleep(max(2*time.Second, time.Until(settled)+time.Second))
-	close(stop)
+	each("etcd is back", 0, remember, more)
+	end()
 	drivers.Wait()
+	for _, c := range callers {
+		t.Logf("%s: %d IDs in %d leases; met %v", c.name, c.check(t, layouts), len(c.mu.leases), c.mu.met)
+	}
+	unique(t, callers)
+}
 
-	for id, who := range all.ids["order"] {
-		if in, ok := halves.RoomOf(id); !ok || in != "a" && fallback.leases.Load() == 0 {
-			t.Errorf("%d, by %s, is not of room a", id, who)
-		}
-	}
-	if len(all.late) == 0 {
-		t.Error("no call began after the leases of the first layout had ended")
-	}
-	for _, id := range all.late {
-		if _, ok := moved.RoomOf(id); !ok {
-			t.Errorf("%d is of a range that the room gave up", id)
-		}
-	}
-	for who, n := range all.count {
-		t.Logf("%s: %d IDs", who, n)
-		if n < 1000 {
-			t.Errorf("%s: only %d IDs", who, n)
-		}
-	}
-	t.Logf("time-ordered IDs that were not there while etcd was away for longer than windows: %v", all.excused)
-	t.Logf("leases: %d, %d, of the other room %d; refused: %d", fronts[0].leases.Load(), fronts[1].leases.Load(),
-		fallback.leases.Load(), fronts[0].refusals.Load())
+// certificate returns the certificate of a front, as a file has it.
+func certificate(f *front) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.Certificate().Raw}))
 }
 
 // goRate returns how many IDs a second the Go client issues.
@@ -481,16 +555,18 @@ func TestSpeed(t *testing.T) {
 		t.Errorf("go: %d leases for a million IDs; allowed: 20", leases)
 	}
 	for _, c := range clients {
-		at := newFront(t, in.HTTP, httptest.NewServer)
-		words := append(slices.Clone(c.run["bench"]), at.URL, "order", "fast")
+		at := newCaller(c.name)
+		way := at.front(t, "a", in.HTTP, false, false)
+		words := append(slices.Clone(c.run["bench"]), way.URL, "order", "fast")
 		text, err := command(t.Context(), c.folder, out, words...).Output()
 		var figures map[string]float64
 		if err != nil || json.Unmarshal(text, &figures) != nil {
 			t.Errorf("%s: %v: %s", c.name, err, text)
 		}
 		ratio := figures["perSecond"] / chain
+		way.end() // so that none of its requests is under way
 		t.Logf("%s: %.1f million IDs a second, 1/%.0f of Go's; %d leases", c.name, figures["perSecond"]/1e6, 1/ratio,
-			at.leases.Load())
+			at.mu.asked)
 		least := map[string]float64{"python": 1.0 / 400, "node": 10.0 / 400}[c.name]
 		if atomic := figures["atomicLong"]; atomic > 0 {
 			ratio, least = figures["perSecond"]/atomic, 0.5
@@ -500,8 +576,8 @@ func TestSpeed(t *testing.T) {
 		if ratio < least {
 			t.Errorf("%s: %.4f; wanted: %.4f", c.name, ratio, least)
 		}
-		if leases := at.leases.Load(); leases > 20 {
-			t.Errorf("%s: %d leases for a million IDs; allowed: 20", c.name, leases)
+		if at.mu.asked > 20 {
+			t.Errorf("%s: %d leases for a million IDs; allowed: 20", c.name, at.mu.asked)
 		}
 	}
 }

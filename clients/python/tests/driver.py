@@ -17,7 +17,7 @@ def main() -> None:
             print(*words, flush=True)
 
     ids = Client(options["addresses"], fallback=options["fallback"], token_file=options["tokenFile"], ca=options["ca"],
-                 min_step=options["minStep"])
+                 min_step=options["minStep"], max_step=options["minStep"])
     text = None
     while text is None:  # a busy machine may take longer than the limit of a call to start all
         try:
@@ -34,21 +34,28 @@ def main() -> None:
     except MarchError as error:
         say("unknown", error.kind.value)
 
-    def load(name: str, step: int) -> None:
-        while not stop.wait(0.005):
-            began = time.time_ns() // 1_000_000
-            try:
-                runs = [range(n, n + 1) for n in [ids.next(name)]] if step else ids.tag(name).next_n(5)
-            except MarchError as error:
-                say("error", name, error.kind.value, error)
-                continue
-            for run in runs:
-                say("id", name, run.start, len(run), run.step, began)
+    def take(name: str, n: int) -> None:
+        began = time.time_ns() // 1_000_000
+        try:
+            runs = [range(one, one + 1) for one in [ids.next(name)]] if n == 1 else ids.tag(name).next_n(n)
+        except MarchError as error:
+            return say("error", name, error.kind.value, error)
+        for run in runs:
+            say("id", name, run.start, len(run), run.step, began)
 
-    threads = [threading.Thread(target=load, args=(name, k)) for name in options["tags"] for k in (0, 1)]
+    def load(name: str, n: int) -> None:
+        while not stop.wait(options["pause"] / 1000):
+            take(name, n)
+
+    threads = [threading.Thread(target=load, args=(name, n)) for name in options["tags"] for n in (1, 5)]
     for thread in threads:
         thread.start()
-    sys.stdin.read()
+    first = ids.tag(options["tags"][0])
+    for _ in sys.stdin:  # each line has it hold half of a lease, and so ask a room for more
+        with ids._lock:
+            n = first._held() - options["minStep"] // 2
+        if n > 1:
+            take(first.name, n)
     stop.set()
     for thread in threads:
         thread.join()

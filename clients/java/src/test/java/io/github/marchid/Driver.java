@@ -1,11 +1,15 @@
 package io.github.marchid;
 
+import java.io.BufferedReader;
 import java.io.IOException;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.function.Supplier;
 
 /** Takes IDs until its input ends, and writes each run of them; see clients/conformance. */
 public final class Driver {
@@ -14,10 +18,12 @@ public final class Driver {
     public static void main(String[] args) throws IOException, InterruptedException {
         Map<String, Object> options = Json.object(Map.of("options", Json.parse(args[0])), "options");
         List<String> tags = strings(options.get("tags"));
+        long step = Json.number(options, "minStep");
+        long pause = Json.number(options, "pause");
         MarchClient ids = MarchClient.builder(strings(options.get("addresses")).toArray(String[]::new))
             .fallback(strings(options.get("fallback")).toArray(String[]::new))
             .tokenFile(Path.of((String) options.get("tokenFile"))).ca(Path.of((String) options.get("ca")))
-            .steps(Json.number(options, "minStep"), MarchClient.MOST).build();
+            .steps(step, step).build();
         Text text = null;
         while (text == null) { // a busy machine may take longer than the limit of a call to start all
             try {
@@ -39,12 +45,17 @@ public final class Driver {
         }
         List<Thread> threads = new ArrayList<>();
         for (String name : tags) {
-            threads.add(new Thread(() -> load(name, () -> ids.tag(name).nextN(5))));
-            threads.add(new Thread(() -> load(name, () -> List.of(new Run(ids.next(name), 1, 1)))));
+            threads.add(new Thread(() -> load(pause, name, () -> ids.tag(name).nextN(5))));
+            threads.add(new Thread(() -> load(pause, name, () -> List.of(new Run(ids.next(name), 1, 1)))));
         }
         threads.forEach(Thread::start);
-        while (System.in.read() >= 0) {
-            // until the end
+        Tag first = ids.tag(tags.get(0));
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        while (lines.readLine() != null) { // each line has it hold half of a lease, and so ask a room for more
+            long n = first.held() - step / 2;
+            if (n > 0) {
+                take(first.name(), () -> first.nextN(n));
+            }
         }
         stopped = true;
         for (Thread thread : threads) {
@@ -58,19 +69,25 @@ public final class Driver {
         }
     }
 
-    private static void load(String name, java.util.function.Supplier<List<Run>> take) {
+    private static void load(long pause, String name, Supplier<List<Run>> call) {
         while (!stopped) {
             try {
-                Thread.sleep(5);
-                long began = System.currentTimeMillis();
-                for (Run run : take.get()) {
-                    say("id " + name + " " + run.first() + " " + run.count() + " " + run.step() + " " + began);
-                }
-            } catch (MarchException e) {
-                say("error " + name + " " + kind(e) + " " + e.getMessage());
+                Thread.sleep(pause);
             } catch (InterruptedException e) {
                 return;
             }
+            take(name, call);
+        }
+    }
+
+    private static void take(String name, Supplier<List<Run>> call) {
+        try {
+            long began = System.currentTimeMillis();
+            for (Run run : call.get()) {
+                say("id " + name + " " + run.first() + " " + run.count() + " " + run.step() + " " + began);
+            }
+        } catch (MarchException e) {
+            say("error " + name + " " + kind(e) + " " + e.getMessage());
         }
     }
 
