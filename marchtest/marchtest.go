@@ -27,6 +27,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -77,9 +78,14 @@ type instance struct {
 	life  *life // nil while it does not run
 }
 
-// Start starts a cluster, which runs until the test ends, and returns when its rooms have joined it.
+// Start starts a cluster, which runs until the test ends, and returns when its rooms have joined it. It fails in a
+// bubble of testing/synctest: a program's own connections to it would stop the bubble's clock.
 func Start(tb testing.TB, given ...Option) *Cluster {
 	tb.Helper()
+	if ledgertest.InBubble() {
+		tb.Fatal("marchtest in a bubble of testing/synctest: its etcd and its rooms need the real clock and real " +
+			"sockets; call Start outside, or test with clienttest")
+	}
 	o := options{rooms: []string{"a", "b"}, boundary: 1000, instances: 1}
 	for _, option := range given {
 		option(&o)
