@@ -172,7 +172,8 @@ func secure(doc *openapi3.T) {
 //go:embed examples.json
 var examples []byte
 
-// exemplify gives calls an example of a request and of an answer, which must be of their schemas.
+// exemplify gives calls an example of a request, which each has that has a body, and of an answer. They must be of their
+// schemas.
 func exemplify(doc *openapi3.T) error {
 	var all map[string]struct{ Request, Answer any }
 	if err := json.Unmarshal(examples, &all); err != nil {
@@ -181,7 +182,10 @@ func exemplify(doc *openapi3.T) error {
 	for _, item := range doc.Paths.Map() {
 		for _, op := range item.Operations() {
 			example := all[op.OperationID]
-			if example.Request != nil {
+			if op.RequestBody != nil {
+				if example.Request == nil {
+					return fmt.Errorf("examples.json: %s has no request", op.OperationID)
+				}
 				op.RequestBody.Value.Content["application/json"].Example = example.Request
 			}
 			if example.Answer != nil {
