@@ -9,6 +9,7 @@ import { MarchError, Rooms, now, soon } from "./rooms.js";
 export { MarchError, Run };
 
 const PATIENCE = 3000; // ms for which callers wait for rooms that do not answer; later ones get the error at once
+const LOOK = 250; // ms between two looks after all tags
 const MOST = 1_000_000_000; // IDs of a lease
 const BATCH = 100_000; // IDs that a room issues at once
 const AHEAD = 10_000; // ms by which the clock may be ahead of a room's
@@ -22,7 +23,6 @@ export class Client {
   #c;
   #tags = new Map();
   #timer;
-  #looking = false;
 
   constructor({ addresses, fallback = [], reserve = 30_000, minStep = 1000, maxStep = MOST, timeout = 2000,
     tokenFile, ca, cert, key }) {
@@ -33,7 +33,8 @@ export class Client {
     // What all tags share. newest is the own room's part of the newest layout that an answer named.
     this.#c = { reserve, minStep, maxStep, began: now(), closed: false, newest: new Part(),
       rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }),
-      look: () => this.#look(), forget: (tag) => this.#tags.get(tag.name) === tag && this.#tags.delete(tag.name) };
+      forget: (tag) => this.#tags.get(tag.name) === tag && this.#tags.delete(tag.name) };
+    this.#timer = setInterval(() => this.#tags.forEach((tag) => tag._tend(now())), LOOK).unref();
   }
 
   /** tag returns a handle to a tag, which the client keeps. It asks no room. */
@@ -58,21 +59,9 @@ export class Client {
   /** close drops all IDs that are held. Calls that wait end. */
   close() {
     this.#c.closed = true;
-    clearTimeout(this.#timer);
+    clearInterval(this.#timer);
     for (const tag of this.#tags.values()) tag._close();
     this.#c.rooms.close();
-  }
-
-  /** #look looks after all tags: it drops what has ended, and leases ahead. */
-  #look() {
-    if (this.#looking || this.#c.closed) return;
-    this.#looking = true;
-    clearTimeout(this.#timer);
-    const at = now();
-    let wake = at + 1000;
-    for (const tag of this.#tags.values()) wake = Math.min(wake, tag._tend(at));
-    this.#timer = setTimeout(() => this.#look(), Math.max(wake - now(), 1)).unref();
-    this.#looking = false;
   }
 }
 
@@ -218,8 +207,7 @@ export class Tag {
     this.#until = run.until;
     this.#issued += run.count;
     this.#segments[0] = rest;
-    const n = this.#leasing === undefined && at >= this.#retryAt ? this.#need(at) : 0;
-    if (n > 0) this.#lease(n);
+    this.#leaseAhead(at);
     return true;
   }
 
@@ -305,27 +293,25 @@ export class Tag {
     return held < this.#target ? this.#target : 0;
   }
 
-  /** _tend looks after the tag, and returns when to do so again. */
+  /** _tend looks after the tag: it drops what has ended, and leases ahead. */
   _tend(at) {
     if (this.#issued - this.#left !== this.#looked) {
       this.#looked = this.#issued - this.#left;
       this.#used = at;
     }
     this.#drop((s) => s.until <= at);
-    const ends = Math.min(...this.#segments.map((s) => s.until));
-    const unused = this.#ttl > 0 && at - this.#used >= this.#ttl;
-    if (!this.#known || this.#leasing || unused) return ends; // unused: let it end
-    if (this.#need(at) > 0) {
-      if (at < this.#retryAt) return Math.min(ends, this.#retryAt);
-      this.#lease(this.#need(at));
-      return ends; // the end of the lease looks again
-    }
-    return Math.min(ends, Math.max(this.#timed ? this.#renewAt : ends - this.#ttl / 3, this.#replaceAt));
+    const unused = this.#ttl > 0 && at - this.#used >= this.#ttl; // let it end
+    if (this.#known && !unused) this.#leaseAhead(at);
+  }
+
+  /** #leaseAhead begins to lease if the tag needs that. */
+  #leaseAhead(at) {
+    const n = this.#leasing === undefined && at >= this.#retryAt ? this.#need(at) : 0;
+    if (n > 0) this.#lease(n);
   }
 
   /** #lease begins to lease n IDs, or a window, or notes why not. */
   #lease(n) {
-    const c = this.#c;
     this.#replaceAt = now() + Math.min(this.#again, Math.max(this.#ttl / 6, 100));
     this.#again = Math.min(2 * this.#again, 60_000);
     this.#leasing = this.#ask(Math.min(n, MOST)).catch((error) => {
@@ -333,7 +319,6 @@ export class Tag {
         `tag ${this.name}: an answer makes no sense: ${error.message}`, 1000, { cause: error }));
     }).finally(() => {
       this.#leasing = undefined;
-      c.look();
     });
   }
 

@@ -126,16 +126,12 @@ public final class MarchClient implements AutoCloseable {
 
     /** Looks after all tags: drops what has ended, and has others lease ahead. */
     private void keep() {
-        try {
-            for (Tag tag : tags.values()) {
-                try {
-                    locked(tag::tend);
-                } catch (RuntimeException | Error e) {
-                    // one tag's fault is not another's
-                }
+        for (Tag tag : tags.values()) {
+            try {
+                locked(tag::tend);
+            } catch (RuntimeException | Error e) {
+                // no memory, say: the executor would end with it, and the other tags with their keeper
             }
-        } catch (Error e) {
-            // no memory, say: the next look tries again, as the executor would end with it
         }
     }
 
