@@ -23,7 +23,8 @@ func (r *run) decide(ctx context.Context) error {
 	}
 	unseen := r.chooseBounds()
 	if err != nil && len(unseen) == 0 && r.cfg.Off != nil {
-		if err = r.askOperator(ctx); err != nil {
+		err = r.askOperator(ctx)
+		if err != nil {
 			return err
 		}
 		unseen = r.chooseBounds()
