@@ -292,7 +292,8 @@ func newLayout(c *common) *cobra.Command {
 			{"version", "version", "", "the version to show (default the current one)"},
 		}}, &marchv1.GetLayoutRequest{}, console.GetLayout, whole, layoutText),
 		newCall(c, t, callRow{use: "history", short: "List all layouts so far, the newest first"},
-			&marchv1.ListLayoutsRequest{}, allPages(console.ListLayouts, nil), whole, layoutsText),
+			&marchv1.ListLayoutsRequest{}, allPages(console.ListLayouts, nil), whole,
+			listOf(setting.Layouts, (*marchv1.ListLayoutsResponse).GetLayouts)),
 		newLayoutValidate(c))
 	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
 }
@@ -304,13 +305,6 @@ func layoutText(w *tabwriter.Writer, answer *marchv1.GetLayoutResponse) {
 		recordText(w, answer.GetLayout(), answer.GetCluster(), answer.GetProblem() != "")
 	}
 	problemsText(w, answer.GetProblems())
-}
-
-func layoutsText(w *tabwriter.Writer, answer *marchv1.ListLayoutsResponse) {
-	table(w, "VERSION\tTIME\tBY\tBOUNDARY\tROOMS", answer.GetLayouts(), func(r *marchv1.LayoutRecord) []any {
-		return []any{r.GetLayout().GetVersion(), r.GetTime(), r.GetActor(), r.GetLayout().GetBoundary(),
-			cell(rangeParts(r.GetLayout()))}
-	})
 }
 
 const layoutFile = `A layout file is JSON (numbers may be strings, and must be where a reader would
@@ -531,7 +525,8 @@ func newInstance(c *common) *cobra.Command {
 	cmd := group("instance", "Show the instances of rooms, forget and confirm them",
 		newCall(c, t, callRow{use: "list", short: "List the registered instances, alive or silent", flags: []rowFlag{
 			{"room", "of", "", "only this room's"},
-		}}, &marchv1.ListInstancesRequest{Status: true}, console.ListInstances, whole, instancesText),
+		}}, &marchv1.ListInstancesRequest{Status: true}, console.ListInstances, whole,
+			listOf(setting.Instances, (*marchv1.ListInstancesResponse).GetInstances)),
 		destroys(c, newCall(c, t, callRow{
 			use: "forget ROOM INSTANCE", short: "Remove the registration of an instance that is gone for good",
 			long: `Remove the registration of an instance that is gone for good, so that
@@ -560,11 +555,6 @@ run since. The instance begins to lease within seconds.`,
 			example: `  march instance confirm a host-7`, done: "instance %s/%s confirmed",
 		}, &marchv1.ConfirmInstanceRequest{}, console.ConfirmInstance, whole, nil))
 	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
-}
-
-func instancesText(w *tabwriter.Writer, answer *marchv1.ListInstancesResponse) {
-	list(w, setting.Instances, answer.GetInstances())
-	problemsText(w, answer.GetProblems())
 }
 
 func newWorker(c *common) *cobra.Command {
@@ -626,7 +616,8 @@ six hours after its start, and then says a date, or "not growing".`,
 			return 0
 		}
 		return measureAfter
-	}}, &marchv1.GetCapacityRequest{}, marchv1.ConsoleServiceClient.GetCapacity, whole, capacityText)
+	}}, &marchv1.GetCapacityRequest{}, marchv1.ConsoleServiceClient.GetCapacity, whole,
+		listOf(setting.Capacity, (*marchv1.GetCapacityResponse).GetCapacity))
 	overview := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if full {
@@ -637,10 +628,6 @@ six hours after its start, and then says a date, or "not growing".`,
 	cmd.Flags().BoolVar(&full, "capacity", false, "show what runs out first: tags, periods, workers, certificates, "+
 		"reserves, etcd")
 	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
-}
-
-func capacityText(w *tabwriter.Writer, answer *marchv1.GetCapacityResponse) {
-	list(w, setting.Capacity, answer.GetCapacity())
 }
 
 func statusText(w *tabwriter.Writer, o *marchv1.GetOverviewResponse) {
@@ -700,7 +687,7 @@ func newAudit(c *common) *cobra.Command {
 				answer.Entries = answer.GetEntries()[:min(most, len(answer.GetEntries()))]
 			}
 			return answer
-		}, auditText)
+		}, listOf(setting.Audit, (*marchv1.ListAuditResponse).GetEntries))
 	list.Flags().IntVarP(&most, "most", "n", 100, "how many at most; 0 for all")
 	list.PreRunE = func(*cobra.Command, []string) error {
 		if most < 0 {
@@ -710,14 +697,4 @@ func newAudit(c *common) *cobra.Command {
 	}
 	cmd := group("audit", "Show changes and their actors", list, newAuditVerify(c))
 	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
-}
-
-func auditText(w *tabwriter.Writer, answer *marchv1.ListAuditResponse) {
-	table(w, "TIME\tACTOR\tACTION\tOBJECT", answer.GetEntries(), func(e *marchv1.AuditEntry) []any {
-		object := e.GetObject()
-		if e.GetUnchained() {
-			object += " (unchained)"
-		}
-		return []any{e.GetTime(), e.GetActor(), e.GetAction(), object}
-	})
 }

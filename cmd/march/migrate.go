@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -66,12 +65,9 @@ room gave up: unique, but no longer in its room's range.`
 		newCall(c, t, next, &marchv1.ContinueMigrationRequest{}, console.ContinueMigration,
 			(*marchv1.ContinueMigrationResponse).GetMigration, migrationText),
 		newCall(c, t, callRow{use: "list", short: "List migrations, the newest first"},
-			&marchv1.ListMigrationsRequest{}, allPages(console.ListMigrations, nil), whole, migrationsText))
+			&marchv1.ListMigrationsRequest{}, allPages(console.ListMigrations, nil), whole,
+			listOf(setting.Migrations, (*marchv1.ListMigrationsResponse).GetMigrations)))
 	return c.outputFlag(t.flags(cmd, "console", defaultConsole))
-}
-
-func migrationsText(w *tabwriter.Writer, answer *marchv1.ListMigrationsResponse) {
-	list(w, setting.Migrations, answer.GetMigrations())
 }
 
 func newMigratePlan(c *common, t *target) *cobra.Command {
@@ -406,27 +402,10 @@ func planCostText(w *tabwriter.Writer, cost *marchv1.PlanCost) {
 
 // costText shows the cost of a plan for each tag and room.
 func costText(w *tabwriter.Writer, tags []*marchv1.TagCost) {
-	type cost struct {
-		of *marchv1.TagCost
-		*marchv1.RoomForecast
-	}
-	var rows []cost
-	for _, t := range tags {
-		for _, r := range t.GetForecasts() {
-			rows = append(rows, cost{t, r})
-		}
-	}
+	rows := setting.RoomCostsOf(tags)
 	if len(rows) > 0 {
 		put(w, "\n")
-		const titles = "TAG\tROOM\tNEXT ID NOW\tTHEN, AT MOST\tSKIPS\tLEFT\tLASTS NOW\tLASTS AFTER"
-		table(w, titles, rows, func(r cost) []any {
-			then := "none"
-			if r.First != nil {
-				then = strconv.FormatInt(r.GetFirst(), 10)
-			}
-			return []any{r.of.GetTag(), r.GetRoom(), r.GetNext(), then, r.GetSkipped(), r.GetLeft(), words.Lasts(
-				r.GetLastsBefore(), r.of.GetRenews(), ""), words.Lasts(r.GetLastsAfter(), r.of.GetRenews(), "")}
-		})
+		list(w, setting.RoomCosts, rows)
 	}
 	for _, r := range rows {
 		if r.GetRefused() != "" {
@@ -461,9 +440,7 @@ func migrationText(w *tabwriter.Writer, m *marchv1.Migration) {
 	}
 	if len(m.GetWaiting()) > 0 {
 		put(w, "\n")
-		table(w, "WAITING FOR\tSERVES LAYOUT\tSILENT SINCE", m.GetWaiting(), func(i *marchv1.Waiting) []any {
-			return []any{i.GetInstance(), i.GetVersion(), i.GetSilentSince()}
-		})
+		list(w, setting.Waits, m.GetWaiting())
 	}
 	put(w, "\n")
 	for _, entry := range m.GetLog() {

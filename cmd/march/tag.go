@@ -14,7 +14,6 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
-	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
 )
@@ -256,29 +255,9 @@ func (t *tagTextFlags) tell(err error) error {
 
 func tagText(w *tabwriter.Writer, t *marchv1.Tag) {
 	field(w, "tag", t.GetName())
-	field(w, "name at doors", t.GetForeignName())
-	field(w, "kind", setting.KindOf(t))
-	for _, s := range setting.Settings(setting.KindOf(t), true) {
-		text := s.Text(t)
-		if s.Path == "time.epoch_ms" {
-			text = time.UnixMilli(t.GetTime().GetEpochMs()).UTC().Format(timeid.Format)
-		}
-		field(w, s.Words(), text)
+	for _, f := range setting.Facts(t) {
+		field(w, f.Name, f.Value)
 	}
-	if p := t.GetPeriod(); p != nil {
-		put(w, "now\t%s, IDs %d to %d; the next period begins at %s\n", p.GetCurrent(), p.GetFirst(), p.GetEnd()-1,
-			cellText(p.GetEnds()))
-	}
-	if t.GetPrescaleUntil() != nil {
-		put(w, "prescale\t%d until %s\n", t.GetPrescale(), cellText(t.GetPrescaleUntil()))
-	}
-	if t.GetSkip() > 0 {
-		put(w, "skip\tall rooms to %d\n", t.GetSkip())
-	}
-	for _, room := range sortedKeys(t.GetSkips()) {
-		put(w, "skip\troom %s to %d\n", room, t.GetSkips()[room])
-	}
-	field(w, "created", t.GetCreated())
 }
 
 func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
@@ -288,9 +267,7 @@ func tagShowText(w *tabwriter.Writer, t *marchv1.GetTagResponse) {
 		return
 	}
 	put(w, "\n")
-	table(w, "ROOM\tNEXT TO LEASE\tLAYOUT", t.GetMarks(), func(m *marchv1.Mark) []any {
-		return []any{m.GetRoom(), m.GetNext(), m.GetVersion()}
-	})
+	list(w, setting.TagMarks, t.GetMarks())
 	put(w, "\n")
 	list(w, setting.Chains, t.GetChains())
 	if len(t.GetSilent()) > 0 {

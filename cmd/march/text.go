@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 	"unicode"
 
@@ -153,6 +154,16 @@ func list[T any](w io.Writer, columns []setting.Column[T], rows []T) {
 		}
 		return values
 	})
+}
+
+// listOf returns what writes a list of an answer, and its problems.
+func listOf[A, T any](columns []setting.Column[T], rows func(A) []T) func(*tabwriter.Writer, A) {
+	return func(w *tabwriter.Writer, answer A) {
+		list(w, columns, rows(answer))
+		if p, ok := any(answer).(interface{ GetProblems() []*marchv1.Problem }); ok {
+			problemsText(w, p.GetProblems())
+		}
+	}
 }
 
 // table writes a table: the titles of the columns, and the cells of each row.

@@ -16,6 +16,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/recovery"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/imports"
+	"github.com/march-id/march/internal/setting"
 )
 
 // crowded is a layout of 64 rooms, and their names.
@@ -115,7 +116,7 @@ func TestNoForgedLine(t *testing.T) {
 	actor := marchv1.AuditEntry{Actor: forged, Action: forged, Object: forged}
 	for name, write := range map[string]func(w *tabwriter.Writer){
 		"audit": func(w *tabwriter.Writer) {
-			auditText(w, &marchv1.ListAuditResponse{Entries: []*marchv1.AuditEntry{&actor}})
+			list(w, setting.Audit, []*marchv1.AuditEntry{&actor})
 		},
 		"halt": func(w *tabwriter.Writer) {
 			recoverText(w, &recovery.Report{UUID: "1" + forged, Halt: record.Halt{By: forged, Why: forged},

@@ -8,11 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
 )
@@ -33,13 +29,8 @@ const (
 
 func (h *Handler) audit(c *call) (any, error) {
 	q := c.URL.Query()
-	r := &marchv1.ListAuditRequest{PageSize: auditPage, PageToken: q.Get("before"), Actor: q.Get("actor"),
-		Action: q.Get("action"), Object: q.Get("object"), Exact: q.Get("exact") != ""}
-	var err error
-	if r.Since, err = auditTime("since", q.Get("since")); err == nil {
-		r.Until, err = auditTime("until", q.Get("until"))
-	}
-	if err != nil {
+	r := &marchv1.ListAuditRequest{PageSize: auditPage, PageToken: q.Get("before")}
+	if err := c.choose(r, "actor", "action", "object", "exact", "since", "until"); err != nil {
 		c.failed, c.err = "audit", err
 		return &listPage{}, nil
 	}
@@ -51,44 +42,18 @@ func (h *Handler) audit(c *call) (any, error) {
 		pages: pagesOf(q, "before", answer.GetNextPageToken())}, nil
 }
 
-// auditTime parses the time of a filter in UTC, as browsers and people write it; nil for none. Its
-// error is Invalid.
-func auditTime(field, text string) (*timestamppb.Timestamp, error) {
-	if text == "" {
-		return nil, nil //nolint:nilnil // no bound
-	}
-	for _, layout := range []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339, "2006-01-02"} {
-		if t, err := time.Parse(layout, text); err == nil {
-			return timestamppb.New(t), nil
-		}
-	}
-	return nil, allocator.Errorf(allocator.Invalid,
-		"%s: %q; allowed: a time in UTC such as 2026-11-24T15:04", field, text)
-}
-
 func auditList(entries []*marchv1.AuditEntry) *list {
-	columns := []setting.Column[*marchv1.AuditEntry]{{Title: "When", Key: true}, {Title: "By"}, {Title: "What"},
-		{Title: "Changed"}}
-	l := newList("Changes", columns, entries, func(e *marchv1.AuditEntry) (listRow, palette) {
-		actor, _, _ := strings.Cut(e.GetActor(), " from ")
-		object := html("%s", e.GetObject())
-		if to := linkOf(e.GetObject()); to != "" {
-			object = html(`<a href="%s">%s</a>`, to, object)
-		}
-		what := html("<span>%s %s</span>", e.GetAction(), object)
-		if e.GetUnchained() {
-			what += ` <span class="dim">unchained: an earlier version wrote it</span>`
-		}
+	columns := append(slices.Clone(setting.Audit), setting.Col("Changed", func(e *marchv1.AuditEntry) cell {
 		row := &auditRow{ID: e.GetId(), Changes: differences(e.GetFrom(), e.GetTo())}
 		if len(row.Changes) > shownChanges {
 			row.Changes, row.Others = row.Changes[:shownChanges-1], row.Changes[shownChanges-1:]
 		}
-		return listRow{ID: "a-" + e.GetId(), Values: []any{
-			cell{Class: "code", Text: element(e.GetTime(), stamp(e.GetTime()))},
-			cell{Class: "actor", Text: html(`<a href="/audit%s">%s</a>`, with(nil, "actor", actor), e.GetActor())},
-			cell{Class: "name", Text: what}, cell{Change: row}}}, nil
+		return cell{Change: row}
+	}))
+	l := newList("Changes", columns, entries, nil, func(e *marchv1.AuditEntry) listRow {
+		return listRow{ID: "a-" + e.GetId()}
 	})
-	l.Class = " audit"
+	l.Class = "list audit"
 	return l
 }
 

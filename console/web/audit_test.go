@@ -79,7 +79,7 @@ func TestAuditByTime(t *testing.T) {
 		}
 	}
 	if _, page := get(t, at+"/audit?since=noon"); !strings.Contains(page,
-		`From (UTC): &#34;noon&#34;; allowed: a time in UTC such as`) ||
+		`From (UTC): &#34;noon&#34;; allowed: a time such as`) ||
 		!strings.Contains(page, `id="since" name="since" type="datetime-local" value="noon" aria-invalid="true"`) {
 		t.Errorf("a wrong time is not refused at its field:\n%s", page)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 // chartWidth and chartHeight are the size of a chart's drawing, and sparkWidth and sparkHeight of a sparkline's. The
@@ -151,11 +152,15 @@ func (c *chart) slot(i int, x, width float64) slot {
 	return s
 }
 
-// Latest returns the slots, the newest first.
-func (c *chart) Latest() []slot {
+// Table returns the values of all points, the newest first.
+func (c *chart) Table() *list {
+	columns := []setting.Column[slot]{setting.Key(setting.Col("From (UTC)", func(s slot) string { return s.At }))}
+	for i, line := range c.Lines {
+		columns = append(columns, setting.Num(line.Name, func(s slot) string { return s.Rows[i] }))
+	}
 	latest := slices.Clone(c.Slots)
 	slices.Reverse(latest)
-	return latest
+	return newList(c.Title+" of each room", columns, latest, nil, nil)
 }
 
 // newBand marks the time from began to ended, a pixel or two at least. It reports whether any

@@ -2,10 +2,8 @@ package web
 
 import (
 	"cmp"
-	"fmt"
+	"slices"
 	"strings"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
@@ -76,43 +74,28 @@ func (h *Handler) decode(c *call) (any, error) {
 // and residue of an ID under each.
 func (h *Handler) decodeUnder(c *call, v *decodeView, id int64) error {
 	q := c.URL.Query()
-	before := q.Get("before")
-	list, err := h.console.ListLayouts(c.Context(),
-		&marchv1.ListLayoutsRequest{PageSize: decodeLayouts, PageToken: before})
+	answer, err := h.console.ListLayouts(c.Context(),
+		&marchv1.ListLayoutsRequest{PageSize: decodeLayouts, PageToken: q.Get("before")})
+	layouts := make(map[*marchv1.LayoutRecord]allocator.Layout)
+	for _, record := range answer.GetLayouts() {
+		l, bad := api.LayoutFromProto(record.GetLayout())
+		layouts[record], err = l, cmp.Or(err, bad)
+	}
 	if err != nil {
 		return err
 	}
-	var until *timestamppb.Timestamp
-	if before != "" {
-		version, _ := parseInt(before) // ListLayouts checked it
-		newer, err := h.console.GetLayout(c.Context(), &marchv1.GetLayoutRequest{Version: version})
-		if err != nil {
-			return err
+	columns := append(slices.Clone(setting.Layouts), setting.Col("Room", func(r *marchv1.LayoutRecord) cell {
+		in := cell{Text: html(`<span class="dim">no room</span>`)}
+		if room, has := layouts[r].RoomOf(id); has {
+			in = newCell(setting.Room(room), v.palette)
 		}
-		until = newer.GetLayout().GetTime()
-	}
-	v.Under = newList("Layouts", []setting.Column[*marchv1.LayoutRecord]{{Title: "Layout", Key: true, Number: true},
-		{Title: "Room"}, {Title: "Boundary", Number: true}, {Title: "Block", Number: true},
-		{Title: "Residue", Number: true}, {Title: "From"}, {Title: "Until"}}, list.GetLayouts(),
-		func(record *marchv1.LayoutRecord) (listRow, palette) {
-			l, bad := api.LayoutFromProto(record.GetLayout())
-			if err = cmp.Or(err, bad); err != nil {
-				return listRow{Values: make([]any, 7)}, nil
-			}
-			in, ended := cell{Text: html(`<span class="dim">no room</span>`)}, any("current")
-			if room, has := l.RoomOf(id); has {
-				in = newCell(setting.Room(room), v.palette)
-			}
-			if v.GetOrigin().GetLayout().GetVersion() == l.Version {
-				in.Text += html(` <span class="state made">leased</span>`)
-			}
-			if until != nil {
-				ended = until
-			}
-			until = record.GetTime()
-			return listRow{ID: fmt.Sprint("v-", l.Version), Values: []any{l.Version, in, l.Boundary, l.Block(id),
-				l.Residue(id), record.GetTime(), ended}}, nil
-		})
-	v.pages = pagesOf(q, "before", list.GetNextPageToken())
-	return err
+		if v.GetOrigin().GetLayout().GetVersion() == r.GetLayout().GetVersion() {
+			in.Text += html(` <span class="state made">leased</span>`)
+		}
+		return in
+	}), setting.Num("Block", func(r *marchv1.LayoutRecord) int64 { return layouts[r].Block(id) }),
+		setting.Num("Residue", func(r *marchv1.LayoutRecord) int64 { return layouts[r].Residue(id) }))
+	v.Under = newList("Layouts", columns, answer.GetLayouts(), v.palette, nil)
+	v.pages = pagesOf(q, "before", answer.GetNextPageToken())
+	return nil
 }

@@ -97,13 +97,13 @@ func TestKinds(t *testing.T) {
 	_, list := get(t, at+"/tags")
 	for tag, want := range map[string]string{"event": "time", "order": "counter",
 		"bill": `counter <span class="state next">strict</span>`} {
-		_, row, _ := strings.Cut(list, `<tr id="tag-`+tag+`">`)
-		if row, _, _ = strings.Cut(row, "</tr>"); !strings.Contains(row, `<td data-l="kind">`+want+"</td>") {
+		_, row, _ := strings.Cut(list, `<tr id="tags-`+tag+`">`)
+		if row, _, _ = strings.Cut(row, "</tr>"); !strings.Contains(row, `<td data-l="Kind">`+want+"</td>") {
 			t.Errorf("the list does not say that %s is %s:\n%s", tag, want, row)
 		}
 	}
 	if _, page := get(t, at+"/tags/bill"); !strings.Contains(page,
-		`<dt>Kind</dt><dd>counter <span class="state">strict</span></dd>`) {
+		`<dt>Strict retract</dt><dd>true</dd>`) {
 		t.Errorf("the page of a strict tag:\n%s", page)
 	}
 }

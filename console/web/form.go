@@ -233,6 +233,18 @@ func (c *call) fill(request proto.Message, settings ...setting.Setting) error {
 	return nil
 }
 
+// choose sets the fields of a request that a filter has. Its error is Invalid.
+func (c *call) choose(request proto.Message, fields ...string) error {
+	for _, name := range fields {
+		if c.FormValue(name) != "" {
+			if err := c.fill(request, setting.Of(request, name, "")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // text returns what was typed for a setting, in the way of flags: numbers without separators.
 func (c *call) text(s setting.Setting) string {
 	text := c.FormValue(s.Name())
@@ -252,7 +264,10 @@ type field struct {
 	None                         string   // what stands for no choice
 	Of                           []string // what may be chosen; nil for a text
 	Digits, Required             bool
-	Bare                         bool // it has no box around it, in a filter
+	Most                         int    // letters; 0 for no bound
+	Bare                         bool   // it has no box around it, in a filter
+	Room                         string // in a row of a list, where it has no ID and its label is not drawn
+	Wrong                        string // the element that says what is wrong with it, in such a row
 	P                            *problem
 }
 

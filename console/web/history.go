@@ -1,6 +1,7 @@
 package web
 
 import (
+	"html/template"
 	"net/url"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/setting"
 )
 
 // shownSpan is a time that the page shows. Each point covers step minutes.
@@ -60,7 +62,7 @@ type historyView struct {
 	Span    string // its label
 	Charts  []*chart
 	Marks   []historyMark
-	Tags    []historyTag
+	Tags    *list
 	Still   []string // tags of which no ID was counted in this time
 	Silent  []string
 	Numbers bool   // show the tables
@@ -80,12 +82,33 @@ type historyMark struct {
 	Began, Ended     *timestamppb.Timestamp // Ended is nil while it goes on
 }
 
-// historyTag is a tag in the time that is shown.
-type historyTag struct {
-	Spark   spark
-	Mean    float64              // IDs per second; -1 for unknown
-	Reserve *durationpb.Duration // the least; nil if none is known
-	Failed  int64
+// busiest are the columns of the busiest tags.
+var busiest = []setting.Column[*marchv1.HistorySeries]{
+	setting.Key(setting.Col("Tag", func(s *marchv1.HistorySeries) setting.TagName {
+		return setting.TagName(s.GetTag())
+	})),
+	setting.Col("IDs per second", func(s *marchv1.HistorySeries) spark {
+		return newSpark(s.GetTag(), s.GetRates(), len(s.GetRates()))
+	}),
+	setting.Num("Mean", func(s *marchv1.HistorySeries) setting.Rate {
+		if rates := known(s.GetRates()); len(rates) > 0 {
+			return setting.Rate(sum(rates) / float64(len(rates)))
+		}
+		return -1
+	}),
+	setting.Num("Most", func(s *marchv1.HistorySeries) setting.Rate {
+		return setting.Rate(slices.Max(append(known(s.GetRates()), 0)))
+	}),
+	setting.Num("Least reserve", func(s *marchv1.HistorySeries) (least *durationpb.Duration) {
+		if reserves := known(s.GetReserves()); len(reserves) > 0 {
+			least = durationpb.New(time.Duration(slices.Min(reserves) * float64(time.Second)))
+		}
+		return least
+	}),
+	setting.Num("Failed calls", func(s *marchv1.HistorySeries) template.HTML {
+		n := int64(sum(known(s.GetFailed())))
+		return warned(n > 0, num(n))
+	}),
 }
 
 // inSeconds says seconds for people.
@@ -168,14 +191,16 @@ func (h *Handler) history(c *call) (any, error) {
 		chart := newChart(kind, drawn, lines, bands)
 		v.Charts, v.Restart = append(v.Charts, chart), v.Restart && chart.Nothing
 	}
+	var busy []*marchv1.HistorySeries
 	for _, tag := range tags {
 		// A rate of 0 would contradict the charts, whose rooms count from the first ID on.
-		if t := newHistoryTag(tag); t.Spark.Most > 0 || t.Failed > 0 {
-			v.Tags = append(v.Tags, t)
+		if sum(known(tag.GetRates()))+sum(known(tag.GetFailed())) > 0 {
+			busy = append(busy, tag)
 		} else {
 			v.Still = append(v.Still, tag.GetTag())
 		}
 	}
+	v.Tags = newList("Busiest tags", busiest, busy, nil, nil)
 	return v, nil
 }
 
@@ -217,18 +242,6 @@ func (v *historyView) mark(s span, migrations []*marchv1.HistoryMigration,
 			Ended: timestamppb.New(o.ended)}, text, o.began, o.ended)
 	}
 	return bands
-}
-
-func newHistoryTag(s *marchv1.HistorySeries) historyTag {
-	t := historyTag{Spark: newSpark(s.GetTag(), s.GetRates(), len(s.GetRates())), Mean: -1}
-	if rates := known(s.GetRates()); len(rates) > 0 {
-		t.Mean = sum(rates) / float64(len(rates))
-	}
-	if reserves := known(s.GetReserves()); len(reserves) > 0 {
-		t.Reserve = durationpb.New(time.Duration(slices.Min(reserves) * float64(time.Second)))
-	}
-	t.Failed = int64(sum(known(s.GetFailed())))
-	return t
 }
 
 func sum(values []float64) (all float64) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,12 +61,11 @@ func pagesOf(q url.Values, param, next string) (p pages) {
 	return p
 }
 
-// listRow is a row of a list. Page is the address of what it shows; empty for none.
+// listRow is a row of a list.
 type listRow struct {
-	ID, Page string
-	Values   []any // of columns without a Value
+	ID, Page string // Page is the address of what it shows; empty for none
 	Cells    []cell
-	Actions  template.HTML // links in a column of its own; empty for none
+	Wrong    []string // what is wrong with its fields
 }
 
 // shownMarks is how many rooms' marks a row has; the tag's page has all.
@@ -73,42 +73,49 @@ const shownMarks = 3
 
 // cell is a value in a list. What it is besides a text, it has for the part of the template that draws that.
 type cell struct {
-	Title, Label, Class string
-	Number, Key         bool
-	Text                template.HTML
-	Marks               []cell
-	More                int // marks that are left out
-	Room, Wrong         string
-	Colour              int
-	Bar                 *bar
-	Part                string // the width of a meter
-	State               *setting.State
-	Copy                string // what a button beside the text copies
-	Change              *auditRow
+	Title, Class string
+	Number, Key  bool
+	Field        *field
+	Text         template.HTML
+	Marks        []cell
+	More         int // marks that are left out
+	Room, Wrong  string
+	Colour       int
+	Bar          *bar
+	Spark        *spark
+	Dot, Part    string // where a dot is, and the width of a meter
+	State        *setting.State
+	Copy         string // what a button beside the text copies
+	Change       *auditRow
 }
 
+// idChars are those of names that stand for others in the IDs of elements.
+var idChars = strings.NewReplacer(" ", "-", "/", "-")
+
 // newList returns a list with columns, which terminals show, too, where they are package setting's. row returns what a
-// row has besides its cells, with the values of columns that have no Value, and the rooms' colours.
-func newList[T any](caption string, columns []setting.Column[T], rows []T, row func(T) (listRow, palette)) *list {
+// row has besides its cells; nil for nothing. The ID of a row is by its values up to the one that names it.
+func newList[T any](caption string, columns []setting.Column[T], rows []T, colour palette, row func(T) listRow) *list {
 	l := &list{Caption: caption}
 	for _, one := range rows {
-		r, colour := row(one)
-		for i, column := range columns {
-			if column.Value != nil {
-				r.Values = append(r.Values, column.Value(one))
-			}
-			c := newCell(r.Values[i], colour)
-			c.Title, c.Label, c.Key, c.Number = column.Title, column.Title, column.Key, column.Number
-			if strings.ToUpper(c.Title[:2]) != c.Title[:2] {
-				c.Label = strings.ToLower(c.Title[:1]) + c.Title[1:]
-			}
+		var r listRow
+		if row != nil {
+			r = row(one)
+		}
+		id, named := caption, r.ID != ""
+		for _, column := range columns {
+			value := column.Value(one)
+			c := newCell(value, colour)
+			c.Title, c.Key, c.Number = column.Title, column.Key, column.Number
 			if c.Number {
 				c.Class = strings.TrimSpace("n " + c.Class)
 			}
+			if !named {
+				id += fmt.Sprint("-", value)
+			}
+			if named = named || c.Key; r.ID == "" && named {
+				r.ID = strings.ToLower(idChars.Replace(id))
+			}
 			r.Cells = append(r.Cells, c)
-		}
-		if r.Actions != "" {
-			r.Cells = append(r.Cells, cell{Title: "Actions", Class: "act", Text: r.Actions})
 		}
 		l.Rows = append(l.Rows, r)
 	}
@@ -133,6 +140,30 @@ func newCell(value any, colour palette) cell {
 		return v
 	case template.HTML:
 		return cell{Text: v}
+	case field:
+		return cell{Field: &v}
+	case spark:
+		return cell{Spark: &v}
+	case setting.Actor:
+		name, _, _ := strings.Cut(string(v), " from ")
+		return cell{Class: "actor", Text: html(`<a href="/audit%s">%s</a>`, with(nil, "actor", name), v)}
+	case setting.Object:
+		name, note, _ := strings.Cut(string(v), " ")
+		text := html("%s", name)
+		if to := linkOf(name); to != "" {
+			text = html(`<a href="%s">%s</a>`, to, name)
+		}
+		return cell{Class: "name", Text: text + html(` <span class="dim">%s</span>`, note)}
+	case setting.ID:
+		return cell{Text: html("%s", num(v)), Copy: strconv.FormatInt(int64(v), 10)}
+	case setting.Value:
+		c := plain(shown(v.Of, v.Text))
+		if v.Of.Type() == "int" && len(v.Text) > 3 {
+			c.Copy = v.Text
+		}
+		return c
+	case setting.TagName:
+		return cell{Text: html(`<a class="name" href="/tags/%s">%s</a>`, escape(string(v)), v)}
 	case setting.Room:
 		return cell{Room: string(v), Colour: colour[string(v)]}
 	case setting.Instance:
@@ -157,8 +188,8 @@ func newCell(value any, colour palette) cell {
 				c.More = len(v) - shownMarks
 				break
 			}
-			mark := plain(num(m.GetNext()))
-			mark.Room, mark.Colour = m.GetRoom(), colour[m.GetRoom()]
+			mark := newCell(setting.Room(m.GetRoom()), colour)
+			mark.Text = html("%s", num(m.GetNext()))
 			c.Marks = append(c.Marks, mark)
 		}
 		return c
@@ -231,16 +262,4 @@ func html(format string, values ...any) template.HTML {
 		}
 	}
 	return template.HTML(fmt.Sprintf(format, values...)) //nolint:gosec // escaped
-}
-
-func listWorkers(workers []*marchv1.Worker, colour palette) *list {
-	return newList("Workers", setting.Workers, workers, func(w *marchv1.Worker) (listRow, palette) {
-		return listRow{ID: fmt.Sprintf("w-%d-%d", w.GetBits(), w.GetNumber())}, colour
-	})
-}
-
-func listSlices(slices []*marchv1.WorkerSlice, colour palette) *list {
-	return newList("Slices", setting.Slices, slices, func(s *marchv1.WorkerSlice) (listRow, palette) {
-		return listRow{ID: fmt.Sprintf("slice-%d-%s", s.GetBits(), s.GetRoom())}, colour
-	})
 }

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"slices"
+
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
 )
@@ -16,14 +18,15 @@ func (h *Handler) instances(c *call) (any, error) {
 	}
 	v := &listPage{Room: room, Refused: c.problemOf("forget"), Problems: c.shown(answer.GetProblems()),
 		Bad: answer.GetHalt() != nil || answer.GetProblem() != ""}
-	l := newList("Instances", setting.Instances, answer.GetInstances(), func(i *marchv1.Instance) (listRow, palette) {
+	columns := append(slices.Clone(setting.Instances), setting.Col("Actions", func(i *marchv1.Instance) cell {
 		actions := html(`<a href="/audit?exact=on&amp;object=rooms/%s/%s">Changes</a>`, i.GetRoom(), i.GetName())
 		if c.may(marchv1.ConsoleService_ForgetInstance_FullMethodName, "", i.GetRoom()) {
 			at := with(q, "do", "forget", "of", i.GetRoom(), "name", i.GetName())
 			actions += html(` <a href="%s">Forget…</a>`, at)
 		}
-		return listRow{ID: "i-" + i.GetRoom() + "-" + i.GetName(), Actions: actions}, c.colour
-	})
+		return cell{Class: "act", Text: actions}
+	}))
+	l := newList("Instances", columns, answer.GetInstances(), c.colour, nil)
 	for k, i := range answer.GetInstances() {
 		l.warn(k, "Layout", i.GetVersion() < c.layout.GetLayout().GetLayout().GetVersion())
 		l.warn(k, "etcd", i.GetStatus().GetEtcdAwaySince() != nil)
@@ -40,18 +43,17 @@ const workersPage = 50
 
 func (h *Handler) workers(c *call) (any, error) {
 	q := c.URL.Query()
-	r := &marchv1.ListWorkersRequest{PageSize: workersPage, PageToken: q.Get("after"), Room: q.Get("room")}
-	if q.Get("bits") != "" {
-		if err := c.fill(r, setting.Of(r, "bits", "")); err != nil {
-			return nil, err
-		}
+	r := &marchv1.ListWorkersRequest{PageSize: workersPage, PageToken: q.Get("after")}
+	if err := c.choose(r, "bits", "room"); err != nil {
+		return nil, err
 	}
 	answer, err := h.console.ListWorkers(c.Context(), r)
 	if err != nil {
 		return nil, err
 	}
 	return &listPage{Unreadable: answer.GetUnreadable(), pages: pagesOf(q, "after", answer.GetNextPageToken()),
-		Lists: []*list{listSlices(answer.GetSlices(), c.colour), listWorkers(answer.GetWorkers(), c.colour)}}, nil
+		Lists: []*list{newList("Slices", setting.Slices, answer.GetSlices(), c.colour, nil),
+			newList("Workers", setting.Workers, answer.GetWorkers(), c.colour, nil)}}, nil
 }
 
 func (h *Handler) capacity(c *call) (any, error) {
@@ -59,12 +61,11 @@ func (h *Handler) capacity(c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := newList("What runs out first", setting.Capacity, answer.GetCapacity(),
-		func(c *marchv1.Capacity) (listRow, palette) {
-			c.What, c.Note = sentence(c.GetWhat()), grouped(c.GetNote())
-			return listRow{Page: capacityLink(c)}, nil
-		})
-	l.Class = " capacity"
+	l := newList("What runs out first", setting.Capacity, answer.GetCapacity(), nil, func(c *marchv1.Capacity) listRow {
+		c.What, c.Note = sentence(c.GetWhat()), grouped(c.GetNote())
+		return listRow{Page: capacityLink(c)}
+	})
+	l.Class = "list capacity"
 	return &listPage{Lists: []*list{l}, Unread: answer.GetTagsAsOf() == nil}, nil
 }
 

@@ -4,48 +4,34 @@ import (
 	"context"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/operator"
 )
 
 // loads draws a layout before a migration and the one after it over each other, with the load
 // on each range.
 type loads struct {
-	palette
 	Before, After *bar
-	Rooms         []roomLoad
+	Rooms         *list
 	Known         bool // some rate is known
-}
-
-// roomLoad is the load of a room on its ranges.
-type roomLoad struct {
-	Room         string
-	Was, Is      string
-	Rate         float64 // IDs per second now; -1 for unknown
-	Before, Then float64 // the part of Rate that falls on a hundredth of the residues; -1 for unknown, or no range
 }
 
 // newLoads draws the loads of rates, by room. In a drawing, the width of a range is its share of
 // the residues, and its area is its room's rate: the height is the rate for each residue. A room's
 // callers stay with it, so its rate is the same under both layouts.
 func newLoads(before, after *marchv1.Layout, rates map[string]float64, colour palette) *loads {
-	l := &loads{palette: colour, Before: newBar(before, colour), After: newBar(after, colour), Known: len(rates) > 0}
-	most := 0.0
-	rooms := operator.ByLower(before.GetRooms()) // in the order of the drawing
-	for _, room := range operator.ByLower(after.GetRooms()) {
-		if before.GetRooms()[room] == nil {
-			rooms = append(rooms, room)
+	l := &loads{Before: newBar(before, colour), After: newBar(after, colour), Known: len(rates) > 0}
+	most, columns, changes := 0.0, changeColumns, roomChanges(before, after)
+	if l.Known {
+		columns = loadColumns
+	}
+	for i := range changes {
+		c := &changes[i]
+		c.rate, c.before, c.then = -1, -1, -1
+		if rate, known := rates[c.room]; known {
+			c.rate, c.before, c.then = rate, density(rate, before, c.room), density(rate, after, c.room)
+			most = max(most, c.before, c.then)
 		}
 	}
-	for _, room := range rooms {
-		r := roomLoad{Room: room, Was: interval(before.GetRooms()[room]),
-			Is: interval(after.GetRooms()[room]), Rate: -1, Before: -1, Then: -1}
-		if rate, known := rates[room]; known {
-			r.Rate = rate
-			r.Before, r.Then = density(rate, before, room), density(rate, after, room)
-			most = max(most, r.Before, r.Then)
-		}
-		l.Rooms = append(l.Rooms, r)
-	}
+	l.Rooms = listChanges("Load of each room", columns, changes, colour)
 	if most > 0 {
 		l.Before.load(most, func(room string) float64 { return density(rates[room], before, room) })
 		l.After.load(most, func(room string) float64 { return density(rates[room], after, room) })

@@ -1,15 +1,20 @@
 package web
 
 import (
+	"cmp"
+	"fmt"
+	"html/template"
+	"maps"
 	"slices"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/setting"
 )
 
 type migrationView struct {
@@ -17,6 +22,7 @@ type migrationView struct {
 	palette
 	From, Target *bar
 	Moves        []moveView
+	Waits        *list
 	Loads        *loads  // nil in a card
 	Timeline     []event // none in a card
 	Ended        bool
@@ -34,44 +40,69 @@ type moveView struct {
 	State     string // made, next, later
 	Before    *bar
 	After     *bar
-	Numbers   []change
+	Numbers   *list
 	Reported  int
 	WaitsFor  bool
 	LastOfAll bool
 }
 
-// change is the effect of a move on a room.
+// change is what a layout changes for a room, and the load on its ranges.
 type change struct {
-	Room       string
-	Was, Is    *marchv1.Range
-	Gains, Los int64 // residues; only under one boundary
+	room         string
+	was, is      *marchv1.Range
+	residues     string  // that it gains and loses, under one boundary
+	rate         float64 // IDs per second now; -1 for unknown
+	before, then float64 // the part of rate that falls on a hundredth of the residues; -1 for unknown, or no range
 }
 
-// changes lists what differs between two layouts, room by room.
-func changes(before, after *marchv1.Layout) (list []change) {
-	same := before.GetBoundary() == after.GetBoundary()
-	for _, room := range sortedRooms(before, after) {
-		was, is := before.GetRooms()[room], after.GetRooms()[room]
-		if same && proto.Equal(was, is) {
-			continue
-		}
-		c := change{Room: room, Was: was, Is: is}
-		if same {
-			both := max(0, min(was.GetUpper(), is.GetUpper())-max(was.GetLower(), is.GetLower()))
-			c.Los, c.Gains = was.GetUpper()-was.GetLower()-both, is.GetUpper()-is.GetLower()-both
+// The columns of a layout's changes, and those that there are besides where rates are known.
+var (
+	changeColumns = []setting.Column[change]{
+		setting.Key(setting.Col("Room", func(c change) setting.Room { return setting.Room(c.room) })),
+		setting.Num("Before", func(c change) *marchv1.Range { return c.was }),
+		setting.Num("After", func(c change) *marchv1.Range { return c.is }),
+		setting.Num("Residues", func(c change) string { return cmp.Or(c.residues, "–") }),
+	}
+	loadColumns = append(slices.Clone(changeColumns),
+		setting.Num("IDs/s now", func(c change) setting.Rate { return setting.Rate(c.rate) }),
+		setting.Num("per 1% before", func(c change) setting.Rate { return setting.Rate(c.before) }),
+		setting.Num("per 1% after", func(c change) setting.Rate { return setting.Rate(c.then) }))
+)
+
+// roomChanges lists the rooms of two layouts, in the order of a drawing.
+func roomChanges(before, after *marchv1.Layout) (list []change) {
+	rooms := make(map[string]*marchv1.Range)
+	maps.Copy(rooms, before.GetRooms())
+	maps.Copy(rooms, after.GetRooms())
+	for _, room := range operator.ByLower(rooms) {
+		c := change{room: room, was: before.GetRooms()[room], is: after.GetRooms()[room]}
+		if before.GetBoundary() == after.GetBoundary() {
+			both := max(0, min(c.was.GetUpper(), c.is.GetUpper())-max(c.was.GetLower(), c.is.GetLower()))
+			if gains := c.is.GetUpper() - c.is.GetLower() - both; gains > 0 {
+				c.residues = "+" + num(gains)
+			}
+			if loses := c.was.GetUpper() - c.was.GetLower() - both; loses > 0 {
+				c.residues = strings.TrimSpace(c.residues + " −" + num(loses))
+			}
 		}
 		list = append(list, c)
 	}
 	return list
 }
 
-// sortedRooms returns the rooms of layouts by name.
-func sortedRooms(layouts ...*marchv1.Layout) (rooms []string) {
-	for _, l := range layouts {
-		rooms = append(rooms, operator.ByLower(l.GetRooms())...)
-	}
-	slices.Sort(rooms)
-	return slices.Compact(rooms)
+// changes lists the rooms for which two layouts differ.
+func changes(before, after *marchv1.Layout) []change {
+	same := before.GetBoundary() == after.GetBoundary()
+	return slices.DeleteFunc(roomChanges(before, after), func(c change) bool {
+		return same && proto.Equal(c.was, c.is)
+	})
+}
+
+// listChanges shows changes with columns.
+func listChanges(caption string, columns []setting.Column[change], changes []change, colour palette) *list {
+	l := newList(caption, columns, changes, colour, nil)
+	l.Class = "numbers"
+	return l
 }
 
 // moveViews draws moves, starting at a layout.
@@ -81,19 +112,23 @@ func moveViews(from *marchv1.Layout, moves []*marchv1.Move, colour palette) []mo
 	for i, m := range moves {
 		list = append(list, moveView{
 			Move: m, Number: i + 1, State: "later", Before: newBar(before, colour),
-			After:   newBar(m.GetLayout(), colour),
-			Numbers: changes(before, m.GetLayout()), LastOfAll: i == len(moves)-1,
+			After: newBar(m.GetLayout(), colour), LastOfAll: i == len(moves)-1,
+			Numbers: listChanges(fmt.Sprintf("What move %d changes", i+1), changeColumns,
+				changes(before, m.GetLayout()), colour),
 		})
 		before = m.GetLayout()
 	}
 	return list
 }
 
-// coloursOf returns the colours of all rooms that ever were, and of those that a migration brings.
-func coloursOf(l *marchv1.GetLayoutResponse, m *marchv1.Migration) palette {
-	names := append(slices.Clone(l.GetEver()), operator.ByLower(m.GetFrom().GetRooms())...)
-	for _, move := range m.GetMoves() {
-		names = append(names, operator.ByLower(move.GetLayout().GetRooms())...)
+// coloursOf returns the colours of all rooms that ever were, and of those that migrations bring.
+func coloursOf(l *marchv1.GetLayoutResponse, migrations ...*marchv1.Migration) palette {
+	names := slices.Clone(l.GetEver())
+	for _, m := range migrations {
+		names = append(names, operator.ByLower(m.GetFrom().GetRooms())...)
+		for _, move := range m.GetMoves() {
+			names = append(names, operator.ByLower(move.GetLayout().GetRooms())...)
+		}
 	}
 	return colours(names...)
 }
@@ -105,6 +140,9 @@ func view(c *call, m *marchv1.Migration, colour palette) *migrationView {
 		Migration: m, palette: colour, From: newBar(m.GetFrom(), colour), Target: newBar(m.GetTarget(), colour),
 		Moves: moveViews(m.GetFrom(), m.GetMoves(), colour), Ended: api.Ended(m.GetState()),
 	}
+	v.Waits = newList("Instances that the migration waits for", append(slices.Clone(setting.Waits),
+		setting.Col("What to do", v.whatToDo)), m.GetWaiting(), colour, nil)
+	v.Waits.Class = "list waits"
 	done, all := 0, 0
 	for i := range v.Moves {
 		move := &v.Moves[i]
@@ -143,12 +181,18 @@ func (v *migrationView) Silent(r *marchv1.Report) *marchv1.Waiting {
 	return nil
 }
 
-// Made returns when the last move was made; nil before that.
-func (v *migrationView) Made() *timestamppb.Timestamp {
-	if v.GetReached() == 0 {
-		return nil
+// whatToDo says what an operator does about an instance that the migration waits for.
+func (v *migrationView) whatToDo(w *marchv1.Waiting) template.HTML {
+	switch {
+	case w.GetSilentSince() == nil:
+		return html(`Nothing: an instance reports within seconds. After minutes, `+
+			`<a href="/instances%s">look at it</a>.`, with(nil, "room", roomOf(w.GetInstance())))
+	case !v.May:
+		return "Start it again."
 	}
-	return v.GetMoves()[v.GetReached()-1].GetMade()
+	return html(`Start it again. If you are sure that it does not run, `+
+		`<a href="/migrations/%s%s">go on without it</a>.`, v.GetId(),
+		with(nil, "do", "continue", "without", w.GetInstance()))
 }
 
 // Errors returns the problems that stop the migration, without those that its waits show.

@@ -29,15 +29,16 @@ func (h *Handler) migrations(c *call) (any, error) {
 	}
 	v := &migrationsView{pages: pagesOf(url.Values{"before": q["before"]}, "before", list.GetNextPageToken()),
 		Problems: c.shown(c.layout.GetProblems()), Unreadable: list.GetUnreadable()}
-	v.History = newList("Migrations", setting.Migrations[1:], list.GetMigrations(), // a row links to its ID
-		func(m *marchv1.Migration) (listRow, palette) {
-			colour := coloursOf(c.layout, m)
-			if !api.Ended(m.GetState()) {
-				v.Active = view(c, m, colour)
-			}
-			return listRow{ID: "m-" + m.GetId(), Page: "/migrations/" + m.GetId()}, colour
+	colour := coloursOf(c.layout, list.GetMigrations()...)
+	for _, m := range list.GetMigrations() {
+		if !api.Ended(m.GetState()) {
+			v.Active = view(c, m, colour)
+		}
+	}
+	v.History = newList("Migrations", setting.Migrations[1:], list.GetMigrations(), colour, // a row links to its ID
+		func(m *marchv1.Migration) listRow {
+			return listRow{ID: "m-" + m.GetId(), Page: "/migrations/" + m.GetId()}
 		})
-	v.History.Class = " history"
 	if c.layout.GetLayout() != nil && !c.live { // a plan is of a layout, and not in the live part
 		v.Planner, err = h.plan(c, v.Active != nil)
 	}

@@ -88,7 +88,7 @@ func (b *browser) planner(t *testing.T) {
 	p.fill(`input[name=upper][data-room=a]`, "450")
 	p.says("Rooms a [0, 450) and b [300, 600) overlap in [300, 450)")
 	p.until("both rows are marked",
-		`document.querySelector("#row-0.bad") && document.querySelector("#row-1.bad") && !document.querySelector("#row-2.bad")`)
+		`document.querySelector("#row-0-why") && document.querySelector("#row-1-why") && !document.querySelector("#row-2-why")`)
 	p.until("there is nothing to apply", `!document.querySelector("#apply")`)
 	p.fill(`input[name=lower][data-room=b]`, "x")
 	p.says(`Lower: "x"; allowed: a whole number, 0 or more`)
@@ -123,7 +123,7 @@ func (b *browser) planner(t *testing.T) {
 	p.says("The plan: 2 moves")
 	p.click(css(`input[name=drain][value=c]`))
 	p.until("c is drained in the plan", `/room c goes/i.test(document.querySelector(".result")?.innerText)`)
-	p.fill(`.newrow input[name=room]`, "new-room")
+	p.fill(`#planform tbody tr:last-child input[name=room]`, "new-room")
 	p.until("the new room asks for its range", `document.querySelector('input[name=room][value="new-room"]')`)
 	p.fill(`input[name=lower][data-room=new-room]`, "600")
 	p.fill(`input[name=upper][data-room=new-room]`, "900")
@@ -204,15 +204,15 @@ func (b *browser) steering(t *testing.T) {
 		t.Errorf("after the abort a has %v, %v, want %v", record.Layout.Ranges["a"], err, want)
 	}
 	p.visit("/migrations")
-	p.until("the history has both", `document.querySelectorAll(".history tbody tr").length === 2`)
+	p.until("the history has both", `document.querySelectorAll("[id^=m-]").length === 2`)
 
 	p.visit("/instances?room=a")
 	p.until("the silent instance was last seen long ago", lastSeen)
-	p.click(css("#i-a-host-2 .act a[href*=forget]"))
+	p.click(css("#instances-a-host-2 .act a[href*=forget]"))
 	p.says("Forget a/host-2?")
 	p.click(button("Forget it"))
 	p.says("The instance was forgotten.")
-	p.until("it is gone", `!document.querySelector("#i-a-host-2") && document.querySelector("#i-a-host-1")`)
+	p.until("it is gone", `!document.querySelector("#instances-a-host-2") && document.querySelector("#instances-a-host-1")`)
 }
 
 // fillPlanner checks that a reload keeps a plan that is being typed.

@@ -41,7 +41,7 @@ func (b *browser) docs(t *testing.T) {
 	p.size(1200, 800)
 	read := func() string { // how far behind each room is depends on the load, so the text leaves it out
 		text := eval[string](p, `(() => {
-			const hide = [...document.querySelectorAll(".costs > table")];
+			const hide = [...document.querySelectorAll(".costs > :is(table, .dim)")];
 			hide.forEach((e) => e.hidden = true);
 			const text = document.querySelector("main").innerText;
 			hide.forEach((e) => e.hidden = false);

@@ -37,6 +37,7 @@ type planner struct {
 	Version  int64
 	Boundary string
 	Rows     []row
+	Ranges   *list
 	Bar      *bar // of the typed layout
 	Now      *bar
 	Atomic   bool
@@ -60,17 +61,56 @@ type planner struct {
 
 // row is a room in the planner's form.
 type row struct {
-	Room, Lower, Upper string
-	New                bool // not in the current layout
-	Drain              bool
-	Was                *marchv1.Range
-	Problems           []string
-	Wrong              struct{ Room, Lower, Upper bool } // the fields that the problems are of
+	ID                        string
+	Room, Lower, Upper, Drain field
+	Was                       *marchv1.Range // nil for a room that is not in the current layout
+	Problems                  []string
+}
+
+func newRow(i int, room, lower, upper string, was *marchv1.Range) row {
+	of := " room " + room
+	if room == "" {
+		of = " the new room"
+	}
+	in := func(name, label, value string) field {
+		return field{Name: name, Label: label + of, Value: value, Room: room, Bare: true, Digits: name != "room"}
+	}
+	r := row{ID: "row-" + strconv.Itoa(i), Was: was, Room: in("room", "Name of", room),
+		Lower: in("lower", "Lower end of", lower), Upper: in("upper", "Upper end of", upper),
+		Drain: in("drain", "Drain", "")}
+	r.Room.Place, r.Room.Most, r.Drain.Type = "new room", 63, "checkbox"
+	return r
+}
+
+// listRanges shows the rows, and one more for a new room.
+func (p *planner) listRanges() {
+	p.Ranges = newList("Ranges", []setting.Column[row]{
+		setting.Col("Room", func(r row) cell {
+			if r.Was == nil {
+				return cell{Colour: p.palette[r.Room.Value], Field: &r.Room}
+			}
+			return cell{Colour: p.palette[r.Room.Value], Room: r.Room.Value,
+				Text: html(`<input type="hidden" name="room" value="%s">`, r.Room.Value)}
+		}),
+		setting.Col("Lower", func(r row) field { return r.Lower }),
+		setting.Col("Upper", func(r row) field { return r.Upper }),
+		setting.Col("Drain", func(r row) any {
+			if r.Was == nil {
+				return nil
+			}
+			return r.Drain
+		}),
+		setting.Col("Now", func(r row) *marchv1.Range { return r.Was }),
+	}, append(p.Rows, newRow(len(p.Rows), "", "", "", nil)), p.palette, func(r row) listRow {
+		return listRow{ID: r.ID, Wrong: r.Problems}
+	})
+	p.Ranges.Class = "list rows"
 }
 
 // costs is the cost of a plan, or the progress of counting it.
 type costs struct {
 	*marchv1.CountPlanCostResponse
+	Worst *list
 	ID    string // of the HTML element; the same for the same plan
 	Again string // the address that asks again; empty if the cost is counted
 	Wrong string // why it is not being counted; empty if it is
@@ -103,14 +143,15 @@ func (h *Handler) plan(c *call, during bool) (*planner, error) {
 	target := p.read(form, now)
 	names := slices.Clone(c.layout.GetEver())
 	for _, row := range p.Rows {
-		names = append(names, row.Room)
+		names = append(names, row.Room.Value)
 	}
-	p.palette = colours(names...)
+	p.palette = colours(append(names, "")...) // of a new room, too
 	p.Now, p.Bar = newBar(now, p.palette), newBar(target, p.palette)
 	p.Bar.movable()
 	if p.Bar.Boundary > 0 {
 		p.Bar.moved(p.Now)
 	}
+	defer p.listRanges()
 	if p.wrong() || !p.Touched || during {
 		return p, nil
 	}
@@ -157,7 +198,7 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 	if !p.Touched {
 		for _, name := range operator.ByLower(now.GetRooms()) {
 			r := now.GetRooms()[name]
-			p.Rows = append(p.Rows, row{Room: name, Lower: num(r.GetLower()), Upper: num(r.GetUpper()), Was: r})
+			p.Rows = append(p.Rows, newRow(len(p.Rows), name, num(r.GetLower()), num(r.GetUpper()), r))
 			target.Rooms[name] = r
 		}
 		return target
@@ -171,26 +212,27 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 	}
 	n := min(len(form["room"]), len(form["lower"]), len(form["upper"]), 4*allocator.MaxRooms)
 	for i, name := range form["room"][:n] {
-		was, had := now.GetRooms()[name]
-		r := row{Room: name, Lower: form["lower"][i], Upper: form["upper"][i], New: !had, Was: was,
-			Drain: had && slices.Contains(form["drain"], name)}
-		lower, lowerErr := parseInt(r.Lower)
-		upper, upperErr := parseInt(r.Upper)
+		r := newRow(len(p.Rows), name, form["lower"][i], form["upper"][i], now.GetRooms()[name])
+		if r.Was != nil && slices.Contains(form["drain"], name) {
+			r.Drain.Value = "on"
+		}
+		lower, lowerErr := parseInt(r.Lower.Value)
+		upper, upperErr := parseInt(r.Upper.Value)
 		_, twice := target.GetRooms()[name]
 		switch {
-		case name == "" && r.Lower == "" && r.Upper == "":
+		case name+r.Lower.Value+r.Upper.Value == "":
 			continue
-		case r.Drain:
+		case r.Drain.Value != "":
 		case name == "":
-			r.blame(&r.Wrong.Room, "Room: empty; allowed: a name for the new room")
+			r.blame(&r.Room, "Room: empty; allowed: a name for the new room")
 		case twice:
-			r.blame(&r.Wrong.Room, "Room "+name+": named twice; allowed: once, because a room has one range")
+			r.blame(&r.Room, "Room "+name+": named twice; allowed: once, because a room has one range")
 		case lowerErr != nil || upperErr != nil:
 			if lowerErr != nil {
-				r.blame(&r.Wrong.Lower, "Lower: "+strconv.Quote(r.Lower)+"; allowed: a whole number, 0 or more")
+				r.blame(&r.Lower, "Lower: "+strconv.Quote(r.Lower.Value)+"; allowed: a whole number, 0 or more")
 			}
 			if upperErr != nil {
-				r.blame(&r.Wrong.Upper, "Upper: "+strconv.Quote(r.Upper)+
+				r.blame(&r.Upper, "Upper: "+strconv.Quote(r.Upper.Value)+
 					"; allowed: a whole number, up to the boundary")
 			}
 		default:
@@ -201,17 +243,18 @@ func (p *planner) read(form url.Values, now *marchv1.Layout) *marchv1.Layout {
 	return target
 }
 
-func (r *row) blame(field *bool, text string) { r.Problems, *field = append(r.Problems, text), true }
+func (r *row) blame(f *field, text string) {
+	r.Problems, f.Wrong = append(r.Problems, text), r.ID+"-wrong"
+}
 
 // blame puts each problem of a layout next to its field.
 func (p *planner) blame(problems []*marchv1.LayoutProblem) {
 	for _, b := range problems {
 		found := false
 		for i := range p.Rows {
-			if slices.Contains(b.GetRooms(), p.Rows[i].Room) && !p.Rows[i].Drain {
-				p.Rows[i].blame(&p.Rows[i].Wrong.Lower, sentence(b.GetText()))
-				p.Rows[i].Wrong.Upper = true
-				found = true
+			if r := &p.Rows[i]; slices.Contains(b.GetRooms(), r.Room.Value) && r.Drain.Value == "" {
+				r.blame(&r.Lower, sentence(b.GetText()))
+				r.Upper.Wrong, found = r.Lower.Wrong, true
 			}
 		}
 		if !found {
@@ -305,6 +348,11 @@ func (h *Handler) countCosts(c *call, p *planner) {
 		form.Set("costs", answer.GetCount())
 		p.Costs.Again = "/migrations?" + form.Encode()
 	}
+	// The IDs themselves have no place on a page.
+	p.Costs.Worst = newList("The tags that skip the most", slices.Delete(slices.Clone(setting.RoomCosts), 2, 4),
+		slices.DeleteFunc(setting.RoomCostsOf(answer.GetCost().GetWorst()), func(c setting.RoomCost) bool {
+			return c.GetSkipped() == 0
+		}), p.palette, nil)
 }
 
 // typed returns the fields that a user filled in of the planner's form.

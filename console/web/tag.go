@@ -6,11 +6,9 @@ import (
 	"strconv"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
@@ -20,26 +18,18 @@ import (
 type tagView struct {
 	*marchv1.GetTagResponse
 	palette
-	Marks    []markView
+	Marks    *list
+	Facts    []cell
 	Chains   *list
-	Rate     float64
-	Used     float64
-	Next     int64
 	Settings tagForm
 	Preview  *previewView // of the change in the form; nil for none
 	Audit    *list        // the latest changes of the tag; none in the live part
 	Skip     skipView
 	Prescale prescaleView
-	Chart    *chart    // of the last hour; nil if it is not known
-	Time     *timeView // nil for a counter; if set, only Settings of the fields above counts
-}
-
-// markView is a room's mark, drawn beside the other rooms' marks.
-type markView struct {
-	*marchv1.Mark
-	X      string // its place between the least and the largest mark
-	Behind int64  // the largest
-	Skip   int64  // an ID below which it may lease none; 0 for no bound
+	Chart    *chart // of the last hour; nil if it is not known
+	Slices   *list  // nil for a counter, as those below
+	Workers  *list
+	More     bool // workers
 }
 
 func (h *Handler) tag(c *call) (any, error) {
@@ -58,31 +48,53 @@ func (h *Handler) tag(c *call) (any, error) {
 		v.Settings.Problem = nil // the preview says what is wrong
 	}
 	v.Chart = h.tagChart(c, s.GetName())
-	if s.GetTime() != nil {
-		v.Time, err = h.newTimeView(c, t)
-		return v, err
+	fact := func(name string, value any) {
+		if text, is := value.(string); is {
+			value = grouped(text)
+		}
+		c := newCell(value, nil)
+		c.Title = sentence(name)
+		v.Facts = append(v.Facts, c)
 	}
 	start, limit := api.Space(s)
-	v.Next = start
-	least := int64(allocator.MaxID)
+	least, next, peak := int64(allocator.MaxID), start, 0.0
 	for _, m := range t.GetMarks() {
-		least, v.Next = min(least, m.GetNext()), max(v.Next, m.GetNext())
+		least, next = min(least, m.GetNext()), max(next, m.GetNext())
 	}
-	for _, m := range t.GetMarks() {
-		x := 96.0 // room for the dot
-		if v.Next > least {
-			x = 4 + 92*float64(m.GetNext()-least)/float64(v.Next-least)
-		}
-		v.Marks = append(v.Marks, markView{m, pct(x), v.Next - m.GetNext(),
-			max(s.GetSkip(), s.GetSkips()[m.GetRoom()])})
-	}
-	v.Used = allocator.Used(start, limit, v.Next)
 	for _, chain := range t.GetChains() {
-		v.Rate += chain.GetPeak()
+		peak += chain.GetPeak()
 	}
-	v.Chains = newList("Chains", setting.Chains, t.GetChains(), func(c *marchv1.Chain) (listRow, palette) {
-		return listRow{ID: "chain-" + c.GetRoom() + "-" + c.GetInstance()}, v.palette
+	if s.GetTime() == nil {
+		fact("recent peak, IDs per second", setting.Rate(peak))
+		fact("next ID at most", setting.ID(next))
+		fact("space used", setting.Share(allocator.Used(start, limit, next)))
+	}
+	for _, f := range setting.Facts(s) {
+		if of, is := f.Value.(setting.Value); !is || !of.Of.Rare { // the form has those
+			fact(f.Name, f.Value)
+		}
+	}
+	if p := s.GetTime(); p != nil {
+		of, err := api.TimeTagFromProto(p)
+		if err != nil {
+			return nil, err
+		}
+		fact("time bits end", setting.End{At: timestamppb.New(time.UnixMilli(of.Layout.End()))})
+		fact("IDs per second of a worker", of.Layout.PerSecond())
+		workers, err := h.console.ListWorkers(c.Context(),
+			&marchv1.ListWorkersRequest{Bits: &p.WorkerBits, PageSize: workersPage})
+		v.Slices = newList("Slices", setting.Slices, t.GetSlices(), c.colour, nil)
+		v.Workers = newList("Workers", setting.Workers, workers.GetWorkers(), c.colour, nil)
+		v.More = workers.GetNextPageToken() != ""
+		return v, err
+	}
+	beside := setting.Col("Beside the others", func(m *marchv1.Mark) cell {
+		x := 1 - float64(next-m.GetNext())/float64(max(next-least, 1))
+		return cell{Class: "chart", Dot: pct(4 + 92*x), Colour: v.palette[m.GetRoom()]} // with place for the dot
 	})
+	behind := setting.Num("Behind", func(m *marchv1.Mark) int64 { return next - m.GetNext() })
+	v.Marks = newList("Marks", append(slices.Clone(setting.TagMarks), behind, beside), t.GetMarks(), v.palette, nil)
+	v.Chains = newList("Chains", setting.Chains, t.GetChains(), v.palette, nil)
 	v.Skip, v.Prescale = newSkip(c, t, c.layout.GetLayout().GetLayout()), newPrescale(c, t)
 	return v, nil
 }
@@ -90,7 +102,7 @@ func (h *Handler) tag(c *call) (any, error) {
 // previewView is what a change of a tag's settings would do, before it is made.
 type previewView struct {
 	*marchv1.UpdateTagResponse
-	Changes *list
+	Changes []difference
 	Hidden  url.Values // the form as it was filled in, and the revision that the change is compared with
 }
 
@@ -123,15 +135,9 @@ func (h *Handler) newPreview(c *call, now *marchv1.Tag) (v *previewView) {
 		}
 		return nil
 	}
-	v.Changes = newList("What changes", []setting.Column[setting.Change]{
-		{Title: "Setting", Key: true, Value: func(s setting.Change) any { return sentence(s.Words()) }},
-		{Title: "Now", Value: func(s setting.Change) any {
-			return html("<del>%s</del>", groups(shown(s.Setting, s.From)))
-		}},
-		{Title: "Then", Value: func(s setting.Change) any {
-			return html("<ins>%s</ins>", groups(shown(s.Setting, s.To)))
-		}},
-	}, changed, func(setting.Change) (listRow, palette) { return listRow{}, nil })
+	for _, s := range changed {
+		v.Changes = append(v.Changes, difference{sentence(s.Words()), shown(s.Setting, s.From), shown(s.Setting, s.To)})
+	}
 	v.Hidden.Set("revision", strconv.FormatInt(now.GetRevision(), 10))
 	if len(v.GetStops()) > 0 {
 		v.Hidden.Set("confirm", "on")
@@ -187,26 +193,25 @@ func (v *skipView) read(c *call, t *marchv1.GetTagResponse, l *marchv1.Layout) e
 	if err != nil {
 		return err
 	}
-	next, does := make(map[string]int64), false
+	next := make(map[string]int64)
 	for _, m := range t.GetMarks() {
 		next[m.GetRoom()] = m.GetNext()
 	}
+	from := func(room choice) int64 { return max(t.GetTag().GetStart(), next[room.Name]) }
+	to := func(room choice) int64 { return max(v.GetTo(), from(room)) }
 	chosen := slices.DeleteFunc(slices.Clone(v.Rooms), func(room choice) bool { return !room.Checked })
-	what := newList("What the skip does", []setting.Column[choice]{{Title: "Room", Key: true},
-		{Title: "Mark now", Number: true}, {Title: "Then at least", Number: true},
-		{Title: "IDs of its range lost", Number: true}}, chosen,
-		func(room choice) (listRow, palette) {
-			from := max(t.GetTag().GetStart(), next[room.Name])
-			to := max(v.GetTo(), from)
-			does = does || to > from
-			return listRow{Values: []any{room.Name, from, to,
-				layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], from, to)}}, nil
-		})
-	if !does {
+	if !slices.ContainsFunc(chosen, func(room choice) bool { return to(room) > from(room) }) {
 		return allocator.Errorf(allocator.Invalid,
 			"to: %d; allowed: above the mark of a chosen room, otherwise nothing would change", v.GetTo())
 	}
-	if v.What, v.Hidden = what, c.sent(); len(chosen) == len(v.Rooms) { // then also those that come later
+	v.What = newList("What the skip does", []setting.Column[choice]{
+		setting.Key(setting.Col("Room", func(room choice) string { return room.Name })),
+		setting.Num("Mark now", from), setting.Num("Then at least", to),
+		setting.Num("IDs of its range lost", func(room choice) int64 {
+			return layout.CountIDs(layout.Ranges[allocator.Room(room.Name)], from(room), to(room))
+		}),
+	}, chosen, nil, nil)
+	if v.Hidden = c.sent(); len(chosen) == len(v.Rooms) { // then also those that come later
 		v.Hidden.Set("all", "on")
 	}
 	return nil
@@ -259,33 +264,4 @@ func newPrescale(c *call, t *marchv1.GetTagResponse) (v prescaleView) {
 // readPrescale reads the form of a prescale. Its error is Invalid.
 func readPrescale(c *call, r *marchv1.PrescaleTagRequest) error {
 	return c.fill(r, setting.PrescaleFields...)
-}
-
-// timeView is what the page of a tag of time-ordered IDs shows.
-type timeView struct {
-	*marchv1.TimeTag
-	Epoch, End *timestamppb.Timestamp // of the time bits
-	Left       *durationpb.Duration   // until the end
-	Capacity   int64                  // IDs of a worker in a second
-	Slices     *list
-	Workers    *list
-	More       bool
-}
-
-func (h *Handler) newTimeView(c *call, t *marchv1.GetTagResponse) (*timeView, error) {
-	p := t.GetTag().GetTime()
-	l := timeid.Layout{
-		TimeBits: int(p.GetTimeBits()), WorkerBits: int(p.GetWorkerBits()), SequenceBits: int(p.GetSequenceBits()),
-		Unit: p.GetUnit().AsDuration(), Epoch: p.GetEpochMs(),
-	}
-	end := time.UnixMilli(l.End())
-	v := &timeView{
-		TimeTag: p, Epoch: timestamppb.New(time.UnixMilli(l.Epoch)), End: timestamppb.New(end), Capacity: l.PerSecond(),
-		Left:   &durationpb.Duration{Seconds: max(end.Unix()-time.Now().Unix(), 0)},
-		Slices: listSlices(t.GetSlices(), c.colour),
-	}
-	workers, err := h.console.ListWorkers(c.Context(),
-		&marchv1.ListWorkersRequest{Bits: &p.WorkerBits, PageSize: workersPage})
-	v.Workers, v.More = listWorkers(workers.GetWorkers(), c.colour), workers.GetNextPageToken() != ""
-	return v, err
 }

@@ -61,10 +61,8 @@ func (h *Handler) tags(c *call) (any, error) {
 			found.Tags[i] = &marchv1.TagSummary{Tag: t.GetTag(), Marks: t.GetMarks(), Used: t.GetUsed(), Rate: -1}
 		}
 	}
-	l := newList("Tags", setting.Tags, found.GetTags(), func(t *marchv1.TagSummary) (listRow, palette) {
-		return listRow{ID: "tag-" + t.GetTag().GetName(), Page: "/tags/" + escape(t.GetTag().GetName())}, c.colour
-	})
-	l.Class = " tags"
+	l := newList("Tags", setting.Tags, found.GetTags(), c.colour, nil)
+	l.Class = "list tags"
 	for _, c := range setting.Tags {
 		head, order := column{Title: c.Title, Number: c.Number}, ""
 		if api.Word(by) == c.Sort {

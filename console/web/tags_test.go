@@ -166,9 +166,9 @@ func (b *browser) tag(t *testing.T) {
 	p.click(button("Prescale…"))
 	p.says("Prescale to 50,000 for 30m?")
 	p.click(css(".confirm button"))
-	p.says("Prescaled to 50,000")
+	p.says("Prescale 50,000")
 	p.until("an instance holds as many",
-		`[...document.querySelectorAll('td[data-l=held]')].some((e) => +e.innerText.replaceAll(",", "") >= 50000)`)
+		`[...document.querySelectorAll('td[data-l=Held]')].some((e) => +e.innerText.replaceAll(",", "") >= 50000)`)
 
 	p.until("its latest changes are there",
 		`document.querySelector("#changes") && document.querySelectorAll(".audit tbody tr").length === 5`)
@@ -177,7 +177,7 @@ func (b *browser) tag(t *testing.T) {
 	p.says("prescale nothing → 50,000")
 	p.says("limit 1,005 → 2,000,000")
 	p.click(button("tags/order"))
-	p.says("Prescaled to 50,000")
+	p.says("Prescale 50,000")
 }
 
 // Keys alone skip IDs of a tag: from the overview to the question and its answer.
@@ -190,8 +190,8 @@ func (b *browser) skipByKeys(t *testing.T) {
 	p.visit("/")
 	p.tabTo("Tags", `e.textContent === "Tags"`)
 	p.keys(kb.Enter)
-	p.until("the tag is listed", `document.querySelector("#tag-order")`)
-	p.tabTo("the tag", `e.matches("#tag-order a")`)
+	p.until("the tag is listed", `document.querySelector("#tags-order")`)
+	p.tabTo("the tag", `e.matches("#tags-order a")`)
 	p.keys(kb.Enter)
 	p.until("its page is there", `document.querySelector("#skip-to")`)
 	p.tabTo("the number", `e.id === "skip-to"`)

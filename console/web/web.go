@@ -104,7 +104,7 @@ func New(cfg Config) (*Handler, error) {
 			lists: true, build: (*Handler).capacity},
 		{name: "tags", label: "Tags", path: "/tags", every: 2 * second, ofRooms: true, lists: true,
 			build: (*Handler).tags, filter: &filter{Button: "Search", All: "All tags", Fields: []field{
-				{Name: "search", Label: "Search tags", Type: "search", Place: "Part of a name", Bare: true}}}},
+				{Name: "search", Label: "Search tags", Type: "search", Place: "Part of a name", Most: 63, Bare: true}}}},
 		{name: "tag", nav: "tags", path: "/tags/{tag}", every: second, ofRooms: true, build: (*Handler).tag},
 		{name: "migrations", label: "Migrations", path: "/migrations", every: second, ofRooms: true,
 			build: (*Handler).migrations},
@@ -120,7 +120,7 @@ func New(cfg Config) (*Handler, error) {
 				{Name: "id", Label: "ID or text", Required: true}}}},
 		{name: "find", title: "Find", path: "/find", every: 5 * second, still: always, build: (*Handler).find,
 			filter: &filter{Button: "Find", Fields: []field{{ID: "find", Name: "search", Type: "search", Bare: true,
-				Label: "Find pages, tags, rooms and commands", Place: "A page, tag, room, command or ID"}}}},
+				Label: "Find pages, tags, rooms and commands", Place: "A page, tag, room, command or ID", Most: 63}}}},
 		{name: "audit", label: "Audit", path: "/audit", every: 2 * second, still: searched, lists: true,
 			build: (*Handler).audit, filter: &filter{Button: "Filter", All: "All changes", Class: " narrow",
 				Fields: []field{{Name: "actor", Label: "Actor", Place: "contains"},

@@ -25,13 +25,16 @@ type Column[T any] struct {
 	Value  func(T) any
 }
 
-// Room is the name of a room.
-type Room string
+// Room and TagName are names.
+type (
+	Room    string
+	TagName string
+)
 
 // Instance is an instance of a room, and why it does not issue; empty if it does.
 type Instance struct{ Room, Name, Failure string }
 
-func (i Instance) String() string { return i.Room + "/" + i.Name }
+func (i Instance) String() string { return strings.TrimSuffix(i.Room+"/"+i.Name, "/") }
 
 // State is a state, what else holds, and when it ends.
 type State struct {
@@ -149,23 +152,51 @@ func (a Amount) String() string {
 	return text
 }
 
-func column[T, V any](title string, value func(T) V) Column[T] {
+// ID is an ID.
+type ID int64
+
+// RoomCost is what a plan costs a room of a tag.
+type RoomCost struct {
+	Of *marchv1.TagCost
+	*marchv1.RoomForecast
+}
+
+// RoomCostsOf returns what a plan costs the rooms of tags.
+func RoomCostsOf(tags []*marchv1.TagCost) (list []RoomCost) {
+	for _, t := range tags {
+		for _, r := range t.GetForecasts() {
+			list = append(list, RoomCost{t, r})
+		}
+	}
+	return list
+}
+
+// Actor is who made a change, and Object what it was of, perhaps with a note behind it.
+type (
+	Actor  string
+	Object string
+)
+
+// Col returns a column.
+func Col[T, V any](title string, value func(T) V) Column[T] {
 	return Column[T]{Title: title, Value: func(row T) any { return value(row) }}
 }
 
-func number[T, V any](title string, value func(T) V) Column[T] {
-	c := column(title, value)
+// Num returns a column of numbers.
+func Num[T, V any](title string, value func(T) V) Column[T] {
+	c := Col(title, value)
 	c.Number = true
+	return c
+}
+
+// Key returns a column that names the row.
+func Key[T any](c Column[T]) Column[T] {
+	c.Key = true
 	return c
 }
 
 func wide[T any](c Column[T]) Column[T] {
 	c.Wide = true
-	return c
-}
-
-func key[T any](c Column[T]) Column[T] {
-	c.Key = true
 	return c
 }
 
@@ -177,92 +208,133 @@ func sorted[T any](by string, c Column[T]) Column[T] {
 // The columns of lists.
 var (
 	Capacity = []Column[*marchv1.Capacity]{
-		key(column("What", (*marchv1.Capacity).GetWhat)), column("Runs out", capacityEnd),
-		number("Used", func(c *marchv1.Capacity) any { return amount(c, c.GetUsed(), c.GetOf()) }),
-		number("Of", func(c *marchv1.Capacity) any { return amount(c, c.GetOf(), 0) }),
-		column("Note", (*marchv1.Capacity).GetNote),
+		Key(Col("What", (*marchv1.Capacity).GetWhat)), Col("Runs out", capacityEnd),
+		Num("Used", func(c *marchv1.Capacity) any { return amount(c, c.GetUsed(), c.GetOf()) }),
+		Num("Of", func(c *marchv1.Capacity) any { return amount(c, c.GetOf(), 0) }),
+		Col("Note", (*marchv1.Capacity).GetNote),
 	}
 	Chains = []Column[*marchv1.Chain]{
-		key(column("Instance", func(c *marchv1.Chain) Instance {
+		Key(Col("Instance", func(c *marchv1.Chain) Instance {
 			return Instance{c.GetRoom(), c.GetInstance(), c.GetFailure()}
 		})),
-		number("Peak IDs/s", func(c *marchv1.Chain) Rate { return Rate(c.GetPeak()) }),
-		number("Held", (*marchv1.Chain).GetHeld),
-		number("Lasts", func(c *marchv1.Chain) Reserve { return Reserve{c.GetReserve(), c.GetPeak() > 0} }),
-		number("Step", (*marchv1.Chain).GetStep), number("Issued", (*marchv1.Chain).GetIssued),
-		number("Dropped", (*marchv1.Chain).GetDropped), number("Waits", (*marchv1.Chain).GetWaits),
-		number("Layout", func(c *marchv1.Chain) any { return given(c.GetVersion() > 0, c.GetVersion()) }),
+		Num("Peak IDs/s", func(c *marchv1.Chain) Rate { return Rate(c.GetPeak()) }),
+		Num("Held", (*marchv1.Chain).GetHeld),
+		Num("Lasts", func(c *marchv1.Chain) Reserve { return Reserve{c.GetReserve(), c.GetPeak() > 0} }),
+		Num("Step", (*marchv1.Chain).GetStep), Num("Issued", (*marchv1.Chain).GetIssued),
+		Num("Dropped", (*marchv1.Chain).GetDropped), Num("Waits", (*marchv1.Chain).GetWaits),
+		Num("Layout", func(c *marchv1.Chain) any { return given(c.GetVersion() > 0, c.GetVersion()) }),
 	}
 	Tags = []Column[*marchv1.TagSummary]{
-		sorted("name", key(column("Tag", func(t *marchv1.TagSummary) string { return t.GetTag().GetName() }))),
-		sorted("strict", column("Kind", func(t *marchv1.TagSummary) State { return tagKind(t.GetTag()) })),
-		sorted("rate", number("Peak IDs/s", func(t *marchv1.TagSummary) any {
+		sorted("name", Key(Col("Tag", func(t *marchv1.TagSummary) TagName { return TagName(t.GetTag().GetName()) }))),
+		sorted("strict", Col("Kind", func(t *marchv1.TagSummary) State { return tagKind(t.GetTag()) })),
+		sorted("rate", Num("Peak IDs/s", func(t *marchv1.TagSummary) any {
 			return given(t.GetTag().GetTime() == nil, Rate(t.GetRate()))
 		})),
-		sorted("next", column("Marks", func(t *marchv1.TagSummary) any {
+		sorted("next", Col("Marks", func(t *marchv1.TagSummary) any {
 			if t.GetTag().GetTime() != nil {
 				return at("time.bits").Text(t.GetTag())
 			}
 			return Marks(t.GetMarks())
 		})),
-		sorted("used", number("Space used", func(t *marchv1.TagSummary) Share { return Share(t.GetUsed()) })),
-		sorted("lasts", number("Time to the limit", func(t *marchv1.TagSummary) Lasts {
+		sorted("used", Num("Space used", func(t *marchv1.TagSummary) Share { return Share(t.GetUsed()) })),
+		sorted("lasts", Num("Time to the limit", func(t *marchv1.TagSummary) Lasts {
 			return Lasts{t.GetLasts(), t.GetTag().GetPeriod().GetEnds()}
 		})),
-		sorted("created", column("Created", func(t *marchv1.TagSummary) *timestamppb.Timestamp {
+		sorted("created", Col("Created", func(t *marchv1.TagSummary) *timestamppb.Timestamp {
 			return t.GetTag().GetCreated()
 		})),
 	}
 	Slices = []Column[*marchv1.WorkerSlice]{
-		number("Bits", (*marchv1.WorkerSlice).GetBits),
-		key(column("Room", func(s *marchv1.WorkerSlice) Room { return Room(s.GetRoom()) })),
-		number("Slice", func(s *marchv1.WorkerSlice) *marchv1.Range {
+		Num("Bits", (*marchv1.WorkerSlice).GetBits),
+		Key(Col("Room", func(s *marchv1.WorkerSlice) Room { return Room(s.GetRoom()) })),
+		Num("Slice", func(s *marchv1.WorkerSlice) *marchv1.Range {
 			return &marchv1.Range{Lower: s.GetLower(), Upper: s.GetUpper()}
 		}),
-		number("Workers", func(s *marchv1.WorkerSlice) int64 { return s.GetUpper() - s.GetLower() }),
-		number("In use", func(s *marchv1.WorkerSlice) Part { return Part{s.GetLive(), s.GetUpper() - s.GetLower()} }),
-		number("Ever taken", (*marchv1.WorkerSlice).GetTaken),
+		Num("Workers", func(s *marchv1.WorkerSlice) int64 { return s.GetUpper() - s.GetLower() }),
+		Num("In use", func(s *marchv1.WorkerSlice) Part { return Part{s.GetLive(), s.GetUpper() - s.GetLower()} }),
+		Num("Ever taken", (*marchv1.WorkerSlice).GetTaken),
 	}
 	Workers = []Column[*marchv1.Worker]{
-		number("Bits", (*marchv1.Worker).GetBits), key(number("Number", (*marchv1.Worker).GetNumber)),
-		column("Instance", func(w *marchv1.Worker) Instance {
+		Num("Bits", (*marchv1.Worker).GetBits), Key(Num("Number", (*marchv1.Worker).GetNumber)),
+		Col("Instance", func(w *marchv1.Worker) Instance {
 			return Instance{Room: w.GetRoom(), Name: w.GetInstance()}
 		}),
-		column("State", workerState),
-		column("From", (*marchv1.Worker).GetFrom), column("Until", (*marchv1.Worker).GetUntil),
-		number("Left", (*marchv1.Worker).GetLeft),
+		Col("State", workerState),
+		Col("From", (*marchv1.Worker).GetFrom), Col("Until", (*marchv1.Worker).GetUntil),
+		Num("Left", (*marchv1.Worker).GetLeft),
 	}
 	Instances = []Column[*marchv1.Instance]{
-		key(column("Instance", func(i *marchv1.Instance) Instance {
+		Key(Col("Instance", func(i *marchv1.Instance) Instance {
 			return Instance{Room: i.GetRoom(), Name: i.GetName()}
 		})),
-		column("State", InstanceState),
-		wide(number("IDs/s", func(i *marchv1.Instance) any { return given(i.Rate != nil, Rate(i.GetRate())) })),
-		wide(number("Held", func(i *marchv1.Instance) any {
+		Col("State", InstanceState),
+		wide(Num("IDs/s", func(i *marchv1.Instance) any { return given(i.Rate != nil, Rate(i.GetRate())) })),
+		wide(Num("Held", func(i *marchv1.Instance) any {
 			return given(i.GetStatus() != nil, i.GetStatus().GetHeld())
 		})),
-		wide(number("Reserve", func(i *marchv1.Instance) *durationpb.Duration { return i.GetStatus().GetReserve() })),
-		wide(number("Hold", (*marchv1.Instance).GetHold)),
-		number("Layout", func(i *marchv1.Instance) any { return given(i.GetVersion() > 0, i.GetVersion()) }),
-		wide(number("etcd", func(i *marchv1.Instance) any {
+		wide(Num("Reserve", func(i *marchv1.Instance) *durationpb.Duration { return i.GetStatus().GetReserve() })),
+		wide(Num("Hold", (*marchv1.Instance).GetHold)),
+		Num("Layout", func(i *marchv1.Instance) any { return given(i.GetVersion() > 0, i.GetVersion()) }),
+		wide(Num("etcd", func(i *marchv1.Instance) any {
 			if i.GetStatus().GetEtcdAwaySince() != nil {
 				return State{Word: "away", Plain: true}
 			}
 			return i.GetStatus().GetEtcdLatency()
 		})),
-		column("Started", (*marchv1.Instance).GetStarted),
-		column("Last seen", func(i *marchv1.Instance) Seen { return Seen{i.GetLastSeen(), i.GetSilentFor()} }),
-		column("Address", func(i *marchv1.Instance) Code { return Code(i.GetAddress()) }),
-		column("Version", func(i *marchv1.Instance) Code { return Code(i.GetBuild()) }),
+		Col("Started", (*marchv1.Instance).GetStarted),
+		Col("Last seen", func(i *marchv1.Instance) Seen { return Seen{i.GetLastSeen(), i.GetSilentFor()} }),
+		Col("Address", func(i *marchv1.Instance) Code { return Code(i.GetAddress()) }),
+		Col("Version", func(i *marchv1.Instance) Code { return Code(i.GetBuild()) }),
 	}
 	Migrations = []Column[*marchv1.Migration]{
-		column("ID", (*marchv1.Migration).GetId), key(column("Started", (*marchv1.Migration).GetCreated)),
-		column("State", MigrationState),
-		number("Moves", func(m *marchv1.Migration) string {
+		Col("ID", (*marchv1.Migration).GetId), Key(Col("Started", (*marchv1.Migration).GetCreated)),
+		Col("State", MigrationState),
+		Num("Moves", func(m *marchv1.Migration) string {
 			return strconv.Itoa(int(m.GetReached())) + " of " + strconv.Itoa(len(m.GetMoves()))
 		}),
-		column("By", (*marchv1.Migration).GetActor),
-		column("From", (*marchv1.Migration).GetFrom), column("To", (*marchv1.Migration).GetTarget),
+		Col("By", (*marchv1.Migration).GetActor),
+		Col("From", (*marchv1.Migration).GetFrom), Col("To", (*marchv1.Migration).GetTarget),
+	}
+	Layouts = []Column[*marchv1.LayoutRecord]{
+		Key(Num("Version", func(r *marchv1.LayoutRecord) int64 { return r.GetLayout().GetVersion() })),
+		Col("Time", (*marchv1.LayoutRecord).GetTime), Col("By", (*marchv1.LayoutRecord).GetActor),
+		Num("Boundary", func(r *marchv1.LayoutRecord) int64 { return r.GetLayout().GetBoundary() }),
+		Col("Rooms", (*marchv1.LayoutRecord).GetLayout),
+	}
+	Audit = []Column[*marchv1.AuditEntry]{
+		Key(Col("Time", (*marchv1.AuditEntry).GetTime)),
+		Col("Actor", func(e *marchv1.AuditEntry) Actor { return Actor(e.GetActor()) }),
+		Col("Action", (*marchv1.AuditEntry).GetAction),
+		Col("Object", func(e *marchv1.AuditEntry) Object {
+			return Object(e.GetObject() + map[bool]string{true: " (unchained)"}[e.GetUnchained()])
+		}),
+	}
+	TagMarks = []Column[*marchv1.Mark]{
+		Key(Col("Room", func(m *marchv1.Mark) Room { return Room(m.GetRoom()) })),
+		Num("Next to lease", func(m *marchv1.Mark) ID { return ID(m.GetNext()) }),
+		Num("Layout", (*marchv1.Mark).GetVersion),
+	}
+	Waits = []Column[*marchv1.Waiting]{
+		Key(Col("Waiting for", func(w *marchv1.Waiting) Instance {
+			room, name, _ := strings.Cut(w.GetInstance(), "/")
+			return Instance{Room: room, Name: name}
+		})),
+		Num("Serves layout", (*marchv1.Waiting).GetVersion), Col("Silent since", (*marchv1.Waiting).GetSilentSince),
+		wide(Col("Goes on without it", (*marchv1.Waiting).GetUntil)),
+	}
+	RoomCosts = []Column[RoomCost]{
+		Col("Tag", func(c RoomCost) TagName { return TagName(c.Of.GetTag()) }),
+		Key(Col("Room", func(c RoomCost) Room { return Room(c.GetRoom()) })),
+		Num("Next ID now", RoomCost.GetNext),
+		Num("Then, at most", func(c RoomCost) any {
+			if c.First == nil {
+				return "none"
+			}
+			return c.GetFirst()
+		}),
+		Num("Skips", RoomCost.GetSkipped), Num("Left", RoomCost.GetLeft),
+		Num("Lasts now", func(c RoomCost) Lasts { return Lasts{c.GetLastsBefore(), c.Of.GetRenews()} }),
+		Num("Lasts after", func(c RoomCost) Lasts { return Lasts{c.GetLastsAfter(), c.Of.GetRenews()} }),
 	}
 )
 

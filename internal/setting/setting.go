@@ -302,8 +302,10 @@ func (s Setting) parse(f protoreflect.FieldDescriptor, text string) (v protorefl
 			break
 		}
 		at := time.Now().Add(-d)
-		if err != nil {
-			at, err = time.Parse(time.RFC3339, text)
+		for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02T15:04:05", time.DateOnly} {
+			if err != nil { // as people and browsers write it
+				at, err = time.Parse(layout, text)
+			}
 		}
 		v = protoreflect.ValueOfMessage(timestamppb.New(at).ProtoReflect())
 	default:
