@@ -83,7 +83,7 @@ type applyFlags struct {
 	Path   string        `flag:"file,f" help:"the file, - for standard input"`
 	Dry    bool          `flag:"dry-run" help:"only show the difference"`
 	Prune  bool          `flag:"prune" help:"delete the tags that the file does not have"`
-	Atomic bool          `flag:"atomic" help:"allow one atomic switch of the layout if smaller moves cannot reach it"`
+	Atomic bool          `flag:"atomic" help:"change the layout in one move, of whatever kind it then is: a switch, if it must be"`
 	Force  bool          `flag:"force" help:"also move to a layout that may leave a room no ID of a tag, or whose boundary is above a thousandth of the IDs that a tag has left"`
 	Hold   time.Duration `flag:"hold" help:"how long at least a move waits for a silent instance (default the instance's own --hold)"`
 	Yes    bool          `flag:"yes,y" help:"do not ask; limits that stop rooms are lowered, too"`

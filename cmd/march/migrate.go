@@ -94,7 +94,7 @@ moves come at once. Their cost follows: the console reads all tags for it.`,
 			{"release", "release", "", "the name of a reserved range to give up; may be repeated"},
 			{"shards", "shards", "", shardsHelp},
 			{"boundary", "boundary", "", "a new boundary, to which the ranges are scaled"},
-			{"atomic", "atomic", "", "allow one atomic switch if smaller moves cannot reach the target"},
+			{"atomic", "atomic", "", "make the plan one move, of whatever kind it then is: a switch, if it must be"},
 			{"force", "force", "", "also plan a change that apply refuses: one that may leave a room no ID of a tag, " +
 				"or a boundary above a thousandth of the IDs that a tag has left"},
 		},

@@ -10,7 +10,7 @@ import (
 type Epoch struct {
 	Epoch string `json:"epoch,omitempty"` // 32 hex digits; empty while leasing is halted
 	// MarginTotal is the margin of all recovers so far, in steps. In a halt it is the total of
-	// the epoch that the halt stopped.
+	// the epoch that the halt stopped, or in one of recover the largest that it knows.
 	MarginTotal int64 `json:"margin_total,string,omitempty"`
 	// Layout is the version of the layout that the recover put in force with the epoch; 0 in
 	// the first epoch of a cluster.

@@ -1524,7 +1524,7 @@ type PlanMigrationRequest struct {
 	Drain []string `protobuf:"bytes,4,rep,name=drain,proto3" json:"drain,omitempty"`
 	// and a boundary, to which the ranges are scaled; 0 for the present one.
 	Boundary int64 `protobuf:"varint,5,opt,name=boundary,proto3" json:"boundary,omitempty"`
-	// Allow one atomic switch if smaller moves cannot reach the target.
+	// Make the plan one move, of whatever kind it then is: a switch, if it must be.
 	Atomic bool `protobuf:"varint,6,opt,name=atomic,proto3" json:"atomic,omitempty"`
 	// Mark the plan to be applied whatever its cost. Without force ApplyMigration
 	// refuses a plan after which a room may have no ID of a tag left, and a larger
