@@ -92,7 +92,7 @@ func (b *browser) tag(t *testing.T) {
 	p.fill("#s-limit", "2,000,000")
 	p.fill("#s-reserve", "20m")
 	p.click(button("Save settings…"))
-	p.says("Limit 9,223,372,036,854,775,807 2,000,000 Reserve 10m 20m")
+	p.says("Limit 9,223,372,036,854,775,807 → 2,000,000 Reserve 10m → 20m")
 	p.says("the tag has 1")
 	p.says("the instances that hold the tag (2) aim for")
 	tag, err := w.Admin.Tag(t.Context(), "order")
@@ -125,7 +125,7 @@ func (b *browser) tag(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.click(button("Save, and stop 2 rooms"))
-	p.says("Max jump 5,000,000 1,000,000,000,000,000")
+	p.says("Max jump 5,000,000 → 1,000,000,000,000,000")
 	p.fill("#s-max_jump", "5000000")
 	p.click(button("Save settings…"))
 	p.until("the other change stays",
