@@ -137,6 +137,17 @@ func (e *LimitError) Error() string { return e.Err.Error() }
 // Unwrap returns the error, which has the Kind.
 func (e *LimitError) Unwrap() error { return e.Err }
 
+// OrderedError is the Refused error of a tag with a strict order, of which callers may keep no IDs for later.
+type OrderedError struct{ Tag Tag }
+
+func (e *OrderedError) Error() string {
+	return "tag " + string(e.Tag) + " has a strict order, so callers may keep none of its IDs for later; " +
+		"take each one when it is needed"
+}
+
+// Unwrap returns the Kind.
+func (e *OrderedError) Unwrap() error { return Refused }
+
 // WaitError is a TooMany error of a caller that may try again after some time.
 type WaitError struct {
 	After time.Duration

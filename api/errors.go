@@ -50,6 +50,15 @@ const (
 // caller no window. Next still issues IDs of that tag.
 func NoWindow(err error) bool { return metadata(err, MetadataWindow) == noWindow }
 
+// MetadataOrder is "strict" in the ErrorInfo of an *allocator.OrderedError.
+const (
+	MetadataOrder = "order"
+	strictOrder   = "strict"
+)
+
+// Ordered reports whether err is a status of a tag with a strict order, of which nothing is leased. Next issues its IDs.
+func Ordered(err error) bool { return metadata(err, MetadataOrder) == strictOrder }
+
 // LimitOf returns the tag's limit if err is a status that names one, otherwise 0. A
 // client issues no ID from the limit on.
 func LimitOf(err error) int64 {
@@ -164,6 +173,9 @@ func ToStatus(err error) error {
 		}
 		info.Metadata[MetadataWindow] = noWindow
 	}
+	if _, ok := errors.AsType[*allocator.OrderedError](err); ok {
+		info.Metadata = map[string]string{MetadataOrder: strictOrder}
+	}
 	if right, ok := errors.AsType[*allocator.RightError](err); ok {
 		info.Metadata = map[string]string{MetadataRight: strings.ToValidUTF8(right.Right, string(utf8.RuneError))}
 	}
@@ -255,6 +267,16 @@ func FromStatus(err error) error {
 		kind = kindOf(s.Code())
 	}
 	return &allocator.Error{Kind: kind, Msg: allocator.ConnectionText(s.Message()), Err: err}
+}
+
+// FromServer reports whether a server of March answered with err, and not a proxy, or gRPC itself.
+func FromServer(err error) bool {
+	s, ok := status.FromError(err)
+	if !ok || err == nil {
+		return false
+	}
+	_, known := reason(s)
+	return known
 }
 
 // classified reports whether err has a Kind, Internal included.

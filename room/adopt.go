@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
 )
 
 const (
@@ -101,7 +100,7 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 		pending, asked = append(kept, pending[asked:]...), len(kept)
 		due := 1 + int(time.Since(start).Seconds()*rate)
 		for ; busy < adoptWindow && renewals < due && asked < len(pending); busy++ {
-			if c := pending[asked]; c.Cold(s.cfg.ColdAfter) {
+			if c := pending[asked]; c.tenure == nil && c.Cold(s.cfg.ColdAfter) {
 				reading.Go(func() { s.renewCold(ctx, c, part) })
 			} else {
 				c.Renew(part)
@@ -126,19 +125,7 @@ func (s *Server) renewAll(ctx context.Context, part allocator.Part) (total int, 
 // renewCold puts a counter that holds nothing, and was read under the current layout, in the place of a
 // cold one.
 func (s *Server) renewCold(ctx context.Context, c *counter, part allocator.Part) {
-	ctx, cancel := context.WithTimeout(ctx, ledger.LongestWork)
-	defer cancel()
-	l := s.tags.share(c.Tag(), func(l *load) (issuer, error) {
-		if s.tags.counter(string(l.name)) != c {
-			return nil, allocator.ErrClosed // it went meanwhile: callers that wait for the tag look again
-		}
-		leave, err := s.tags.enter(ctx, l.name)
-		if err != nil {
-			return nil, err
-		}
-		defer leave()
-		return s.tags.readTag(ctx, l)
-	})
+	l := s.tags.reread(ctx, c.Tag(), c)
 	<-l.done
 	switch {
 	case l.err != nil && allocator.KindOf(l.err) == allocator.Unavailable:

@@ -6,11 +6,14 @@ import (
 	"net"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
 	"github.com/march-id/march/internal/setting"
@@ -39,6 +42,10 @@ type Config struct {
 	AdvertiseAdmin string `flag:"advertise-admin" check:"address" help:"the address at which consoles and operators reach --admin-grpc (default that address, with this host's name for 0.0.0.0)"`
 	// Diagnose answers operators' questions about the process; nil if none are answered.
 	Diagnose *problem.Host
+	// Peers are those with which the instance passes calls for ordered tags on to another instance of its room, and Dial
+	// returns a connection to that. Default api.Dial.
+	Peers api.Credentials
+	Dial  func(address string, options ...grpc.DialOption) (grpc.ClientConnInterface, error)
 	// Build is the program's version.
 	Build string
 	// Journal is the directory of this instance's journal, from which it sees after
@@ -85,8 +92,12 @@ func DefaultConfig() Config {
 		Settings:  serve.Settings{Drain: 10 * time.Second, Limits: serve.DefaultLimits()},
 		IdleAfter: 30 * time.Minute, ColdAfter: time.Minute, Hold: allocator.DefaultSettings().Reserve,
 		Admin: admin.DefaultConfig(), WorkerWindow: worker.DefaultPinnedWindow, MetricsTags: 1000,
-		Rand: rand.Float64, MaxUnknownTags: 100,
+		Rand: rand.Float64, MaxUnknownTags: 100, Dial: dial,
 	}
+}
+
+func dial(address string, options ...grpc.DialOption) (grpc.ClientConnInterface, error) {
+	return api.Dial(address, options...)
 }
 
 // Validate checks the settings, but not the ledger, the listeners and the address. Its

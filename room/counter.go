@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/period"
 	"github.com/march-id/march/allocator/texts"
@@ -20,10 +21,12 @@ import (
 type counter struct {
 	*allocator.Chain
 	tally
-	text   *texts.Text   // how its IDs are texts; nil for a tag without a format. It does not change
-	period period.Period // zero for none. It does not change
-	source meteredSource // what the chain leases from
-	shown  uint32        // the number of the first scrape that may show it, 0 for none yet; guarded by scan
+	text   *texts.Text    // how its IDs are texts; nil for a tag without a format. It does not change
+	period period.Period  // zero for none. It does not change
+	tenure *ledger.Tenure // of an ordered tag; nil for any other. It does not change
+	source meteredSource  // what the chain leases from
+	shown  uint32         // the number of the first scrape that may show it, 0 for none yet; guarded by scan
+	strict bool           // as tags.strict says. It does not change
 
 	mu struct {
 		sync.Mutex
@@ -76,10 +79,23 @@ func (c *counter) leased(last int64) {
 func (c *counter) Text() *texts.Text { return c.text }
 
 // prepare gets n IDs into memory, if a chain of the tag gets so many.
-func (c *counter) prepare(ctx context.Context, n int64) error { return c.WarmN(ctx, n) }
+func (c *counter) prepare(ctx context.Context, n int64) error {
+	if c.tenure == nil {
+		return c.WarmN(ctx, n)
+	}
+	ctx, cancel, err := c.wait(ctx)
+	defer cancel()
+	if err == nil {
+		err = c.WarmN(ctx, n)
+	}
+	return c.ended(err)
+}
 
 // lease gives the caller a segment for some time.
 func (c *counter) lease(ctx context.Context, m *tags, r *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
+	if c.tenure != nil {
+		return nil, &allocator.OrderedError{Tag: c.Tag()}
+	}
 	seg, err := c.Lease(ctx, r.GetCount())
 	if err != nil && allocator.KindOf(err) == allocator.Exhausted {
 		err = &allocator.LimitError{Limit: c.Limited(), Err: err}
@@ -94,7 +110,8 @@ func (c *counter) lease(ctx context.Context, m *tags, r *marchv1.LeaseRequest) (
 // update implements issuer. A chain keeps its gate for life.
 func (c *counter) update(m *tags, settings record.TagSettings) (keeps bool, err error) {
 	if settings.Time != nil || !c.text.Is(settings.Format, settings.KeyCheck) ||
-		c.period != settings.Period || c.Gated() != m.strict(settings) {
+		c.period != settings.Period || c.strict != m.strict(settings) ||
+		(c.tenure != nil) != (settings.StrictOrder != "") {
 		return false, nil
 	}
 	if err := c.Update(settings.Chain()); err != nil {
@@ -108,13 +125,29 @@ func (c *counter) update(m *tags, settings record.TagSettings) (keeps bool, err 
 
 // CloseUnused implements issuer. It also refills a chain that is too slow to look at itself.
 func (c *counter) CloseUnused(after time.Duration) bool {
-	return c.Observe() >= after && c.Chain.CloseUnused(after)
+	unused := c.Observe()
+	if c.tenure != nil {
+		unused = min(unused, c.tenure.OpenFor())
+	}
+	if unused < after || c.tenure == nil && !c.Chain.CloseUnused(after) {
+		return false
+	}
+	c.Close()
+	return true
+}
+
+// Close drops all IDs. Those of an ordered tag are the rest that its tenure leaves.
+func (c *counter) Close() {
+	if c.tenure != nil {
+		c.tenure.Release(c.Segments)
+	}
+	c.Chain.Close()
 }
 
 // report implements issuer.
 func (c *counter) report(m *tags, r *round, now time.Time) {
 	t := &m.scan
-	status := m.statusOf(c.Chain)
+	status := m.statusOf(c)
 	found := seen{c, status, t.see(c, c.totalsOf(status))}
 	r.add(found)
 	if !t.own.has(c) {

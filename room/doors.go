@@ -271,6 +271,9 @@ func (d *doors) NextKept(ctx context.Context, tag string, n int64) (run allocato
 	err = d.give(ctx, tag, n, func() (int64, error) {
 		err := d.room.with(ctx, tag, func(i issuer) (err error) {
 			c, is := i.(*counter)
+			if ordered(i) {
+				return &allocator.OrderedError{Tag: allocator.Tag(tag)}
+			}
 			if is {
 				if n, err = d.keepable(ctx, c, n); err != nil {
 					return err
@@ -332,7 +335,8 @@ func (d *doors) Peek(ctx context.Context, tag string) (next int64, err error) {
 	}
 	chain, counts := i.(*counter)
 	if !counts {
-		return 0, allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs: the next one is not known", tag)
+		return 0, allocator.Errorf(allocator.Refused, "tag %s has time-ordered IDs, or another instance of the room "+
+			"issues them: the next one is not known", tag)
 	}
 	if held := chain.Segments(); len(held) > 0 {
 		return held[0].First, nil

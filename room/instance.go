@@ -31,7 +31,7 @@ func (o *operators) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*
 	counters, _ := o.tags.size()
 	p := &marchv1.InstanceStatus{
 		Room: string(o.cfg.Room), Instance: string(o.cfg.Name), Build: o.cfg.Build, Started: timestamppb.New(o.started),
-		Version: o.instance.Version(), Issued: o.issued.Load(), Held: last.held, Tags: int64(counters),
+		Version: o.instance.Version(), Issued: o.issuedHere(), Held: last.held, Tags: int64(counters),
 		ReserveTag: string(last.scarce),
 	}
 	if last.scarce != "" {
@@ -73,7 +73,7 @@ func (o *operators) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*ma
 		return nil, allocator.Errorf(allocator.NotFound, "instance %s of room %s holds no chain of tag %s",
 			o.cfg.Name, o.cfg.Room, tag)
 	}
-	return &marchv1.GetChainResponse{Chain: o.chainToProto(chain.Chain)}, nil
+	return &marchv1.GetChainResponse{Chain: o.chainToProto(chain)}, nil
 }
 
 // ListChains implements RoomService.
@@ -85,7 +85,7 @@ func (o *operators) ListChains(_ context.Context, r *marchv1.ListChainsRequest) 
 	page, more := o.tags.counters(allocator.Tag(r.GetPageToken()), size)
 	answer := &marchv1.ListChainsResponse{}
 	for _, c := range page {
-		answer.Chains = append(answer.Chains, o.chainToProto(c.Chain))
+		answer.Chains = append(answer.Chains, o.chainToProto(c))
 	}
 	if more {
 		answer.NextPageToken = string(page[len(page)-1].Tag())
@@ -93,7 +93,7 @@ func (o *operators) ListChains(_ context.Context, r *marchv1.ListChainsRequest) 
 	return answer, nil
 }
 
-func (o *operators) chainToProto(chain *allocator.Chain) *marchv1.Chain {
+func (o *operators) chainToProto(chain *counter) *marchv1.Chain {
 	c := o.tags.statusOf(chain)
 	p := &marchv1.Chain{
 		Tag: string(c.Tag), Room: string(o.cfg.Room), Instance: string(o.cfg.Name),

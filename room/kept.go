@@ -19,7 +19,7 @@ func (s *Server) takeKept(ctx context.Context) {
 // seed gives a counter that is about to be put into memory what the instance holds of its tag. The lock is held, so
 // that a layout either came before, and what it does not keep is a gap, or finds the counter (adopt).
 func (m *tags) seed(tag issuer) {
-	if c, is := tag.(*counter); is {
+	if c, is := tag.(*counter); is && c.tenure == nil {
 		c.Seed(m.instance.Kept(c.source.Source))
 	}
 }
@@ -31,6 +31,9 @@ func (m *tags) keepIDs(ctx context.Context) (kept, dropped int64) {
 	var rests []ledger.Rest
 	var held int64
 	for _, c := range list {
+		if c.tenure != nil {
+			continue // its IDs are of a tenure, and the rest is in its key
+		}
 		rest := ledger.Rest{Source: c.source.Source, Segments: c.CloseKept()}
 		for _, seg := range rest.Segments {
 			held += seg.Count

@@ -287,7 +287,7 @@ func (m *tags) scrape() (list []seen, others state, rest totals) {
 	t.Lock()
 	defer t.Unlock()
 	for c, before := range t.own.chains {
-		status := m.statusOf(c.Chain)
+		status := m.statusOf(c)
 		found := seen{c, status, t.see(c, c.totalsOf(status)).minus(before)}
 		list = append(list, found)
 	}

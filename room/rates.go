@@ -73,11 +73,22 @@ func (r *rates) get() []float64 {
 	return slices.Clone(r.mu.list)
 }
 
+// issuedHere returns how many IDs this instance issued. It never falls, though those of a call that another instance
+// answered are taken off before they are counted.
+func (p *process) issuedHere() int64 {
+	n := p.issued.Load() - p.elsewhere.Load()
+	for most := p.shown.Load(); ; most = p.shown.Load() {
+		if n <= most || p.shown.CompareAndSwap(most, n) {
+			return max(n, most)
+		}
+	}
+}
+
 // measure measures the rate until ctx ends.
 func (o *operators) measure(ctx context.Context) error {
 	return every(ctx, rateEvery, func() {
 		now, leased := time.Now(), o.leased.Load() // never ahead of what was issued
-		o.rates.note(now, o.issued.Load(), leased)
+		o.rates.note(now, o.issuedHere(), leased)
 		o.remember(o.instance.Now())
 	})
 }
@@ -87,7 +98,7 @@ func (o *operators) measure(ctx context.Context) error {
 func (o *operators) remember(now time.Time) {
 	last := o.tags.scan.lastRound()
 	contact := o.ledger.Contact()
-	r := minutes.Reading{Issued: o.issued.Load(), Reserve: minutes.Unknown, Latency: contact.Latency,
+	r := minutes.Reading{Issued: o.issuedHere(), Reserve: minutes.Unknown, Latency: contact.Latency,
 		Away: !contact.Away.IsZero()}
 	if last.scarce != "" {
 		r.Reserve = last.reserve
@@ -122,7 +133,7 @@ func (o *operators) readTags(busiest []seen) []minutes.TagReading {
 
 // readBusy reads a counter.
 func (o *operators) readBusy(chain *counter) minutes.TagReading {
-	status := o.tags.statusOf(chain.Chain)
+	status := o.tags.statusOf(chain)
 	r := minutes.TagReading{Tag: status.Tag, Issued: status.Issued, Reserve: minutes.Unknown, Peak: status.Peak}
 	if status.Peak > 0 {
 		r.Reserve = status.Lasts

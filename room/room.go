@@ -53,6 +53,9 @@ type process struct {
 	metrics *metrics     // nil for none
 	lines   lines
 
+	elsewhere atomic.Int64 // of issued, those that another instance of the room issued, and counts: see passed
+	shown     atomic.Int64 // the largest that issuedHere returned
+
 	// Set by Run before anything is served.
 	instance   *ledger.Instance
 	windows    *Windows
@@ -211,8 +214,11 @@ func (s *Server) Run(ctx context.Context) error {
 		Ready:    func(context.Context) []serve.Check { return s.health.checks() },
 		Problems: func(context.Context) []string { return problem.AsLines(s.health.problems()) },
 		Routes:   s.routes,
-		Draining: s.status.stopped,
-		Doors:    s.doors.open,
+		Draining: func() {
+			s.status.stopped()
+			s.tags.releaseOrdered() // another instance issues their IDs while calls here end
+		},
+		Doors: s.doors.open,
 	})
 	stopServing()
 	warming.Wait()
@@ -228,6 +234,11 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.ledger.Patience())
 	defer cancel()
+	s.tags.releaseOrdered()
+	if err := s.instance.SendReleases(leaving); err != nil {
+		s.log.Info("an ordered tag was not released: the next instance that issues it waits", "error", err)
+	}
+	s.tags.peers.close()
 	if err := s.windows.Close(leaving); err != nil {
 		s.log.Info("a worker was not given back: its window ends by itself", "error", err)
 	}

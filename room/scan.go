@@ -70,13 +70,16 @@ func newRound() round {
 func (r *round) add(s seen) {
 	r.held += s.status.Held
 	if s.status.Held > 0 {
-		if s.chain.Gated() {
+		switch {
+		case s.chain.tenure != nil:
+			r.free = r.free || s.status.Lasts > 0
+		case s.chain.Gated():
 			for _, seg := range s.chain.Segments() {
 				if seg.Version > r.gated.Version {
 					r.gated = seg
 				}
 			}
-		} else {
+		default:
 			r.free = true
 		}
 	}

@@ -70,15 +70,18 @@ func (m *tags) open(seg allocator.Segment) bool {
 	return remaining > 0
 }
 
-// statusOf returns a chain's status. The IDs of a strict tag last no longer than they may
+// statusOf returns a chain's status. The IDs of a strict or ordered tag last no longer than they may
 // be issued without etcd.
-func (m *tags) statusOf(chain *allocator.Chain) allocator.Status {
+func (m *tags) statusOf(chain *counter) allocator.Status {
 	status := chain.Status()
-	if chain.Gated() {
+	if chain.strict {
 		for _, seg := range chain.Segments() {
 			remaining, _ := m.remaining(seg)
 			status.Lasts = min(status.Lasts, max(remaining, 0))
 		}
+	}
+	if chain.tenure != nil {
+		status.Lasts = min(status.Lasts, max(chain.tenure.Lasts(time.Now()), 0))
 	}
 	return status
 }

@@ -29,7 +29,8 @@ type tags struct {
 	loading   sync.WaitGroup     // of loads
 	slots     chan struct{}      // one token for each tag that is being read
 	prescaled chan allocator.Tag // tags whose issuers to make before their first caller
-	stale     chan struct{}      // a strict tag found its layout not confirmed
+	peers     peers
+	stale     chan struct{} // a strict tag found its layout not confirmed
 	unknown   unknown
 	damaged   damaged
 	scan      scan
@@ -52,6 +53,7 @@ func (m *tags) init(p *process, refiller *allocator.Refiller) {
 	m.prescaled, m.stale = make(chan allocator.Tag, maxPrescaled), make(chan struct{}, 1)
 	m.unknown.init(p.cfg.Metrics.Limit(maxUnknownTags, int64(p.cfg.MaxUnknownTags)), p.cfg.Rand)
 	m.periods.init()
+	m.peers.process = p
 	m.mu.tags, m.mu.loads = make(map[allocator.Tag]issuer), make(map[allocator.Tag]*load)
 	m.mu.deleted = make(map[allocator.Tag]bool)
 }
@@ -233,7 +235,12 @@ func (m *tags) readTag(ctx context.Context, l *load) (issuer, error) {
 		switch tag := tag.(type) {
 		case *TimeTag:
 			err = tag.Warm(ctx)
-		case *counter: // its period may have ended since it was read, before the counter was there to turn
+		case *counter:
+			if stopping := m.status.stopping(); tag.tenure != nil && stopping != nil {
+				m.remove(l.name, tag) // it came after those that were released
+				return nil, stopping
+			}
+			// Its period may have ended since it was read, before the counter was there to turn.
 			if tag.period != (period.Period{}) {
 				tag.begin(tag.period.At(m.instance.Now()))
 			}
@@ -284,34 +291,49 @@ func (m *tags) set(name allocator.Tag, tag issuer) {
 
 // readIssuer reads a tag of any kind and makes its issuer.
 func (m *tags) readIssuer(ctx context.Context, name allocator.Tag) (issuer, error) {
-	chain, err := m.readChain(ctx, name)
+	tag, err := m.readCounter(ctx, name)
 	if timed, is := errors.AsType[*ledger.TimeTagError](err); is {
 		return m.windows.Add(name, *timed.Settings.Time, m.textOf(name, timed.Settings)), nil
 	}
-	if err != nil {
-		return nil, err // and no nil *counter in an issuer
-	}
-	return chain, nil
+	return tag, err
 }
 
-// readChain reads a counter's settings, mark and floor (Instance.Source), and makes a
+// readCounter reads a counter's settings, mark and floor (Instance.Source), and makes a
 // chain of them. The chain's first lease then needs one transaction only.
-func (m *tags) readChain(ctx context.Context, tag allocator.Tag) (*counter, error) {
-	source, settings, err := m.instance.Source(ctx, tag)
+func (m *tags) readCounter(ctx context.Context, name allocator.Tag) (issuer, error) {
+	source, settings, err := m.instance.Source(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	chain := &counter{text: m.textOf(tag, settings), period: settings.Period}
+	if settings.StrictOrder == "" {
+		return m.makeCounter(name, source, settings, nil)
+	}
+	return m.holdOrPass(ctx, name, source, settings)
+}
+
+// makeCounter makes the chain of a tag that was read; in a tenure that of an ordered one.
+func (m *tags) makeCounter(tag allocator.Tag, source allocator.Source, settings record.TagSettings,
+	tenure *ledger.Tenure) (issuer, error) {
+	chain := &counter{text: m.textOf(tag, settings), period: settings.Period, tenure: tenure, strict: m.strict(settings)}
+	gate := m.gateOf(settings)
+	if tenure != nil {
+		gate = gateIn(tenure, gate)
+	}
 	chain.setSpace(m.spaceOf(settings))
 	m.periods.add(settings.Period, m.instance.Now())
 	// The chain needs its source, and the source the chain, so the chain comes in two steps.
 	chain.source = meteredSource{Source: source, tags: m, chain: chain}
+	var err error
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: &chain.source, Refiller: m.refiller,
-		Settings: settings.Chain(), First: m.firstLease(tag, settings.Chain()), Gate: m.gateOf(settings)})
-	if err == nil {
-		chain.Limit(settings.Limit)
+		Settings: settings.Chain(), First: m.firstLease(tag, settings.Chain()), Gate: gate})
+	if err != nil {
+		return nil, err // and no nil *counter in an issuer
 	}
-	return chain, err
+	chain.Limit(settings.Limit)
+	if tenure != nil {
+		tenure.OnEnd(func() { m.remove(tag, chain) })
+	}
+	return chain, nil
 }
 
 // firstOf is how much of its last rate an instance that starts again leases at once. A crash loop uses up no more, and

@@ -93,7 +93,9 @@
 //  2. Transactions and their bounds, and probes of etcd: ledger.go, bounds.go, probe.go.
 //  3. What an instance remembers, and its presence in etcd: memory.go, trouble.go, presence.go.
 //  4. How it goes back in time with etcd: restore.go.
-//  5. The state under which leasing is allowed, and its end: leasable.go.
+//  5. The state under which leasing is allowed, and its end: leasable.go; and of ordered tags
+//     (3.6 of the design) the tenure: tenure.go.
 //  6. The life of an instance, joining and leaving: instance.go.
-//  7. Leases: claim.go, lease.go of IDs, kept.go of what the process before kept, window.go of workers.
+//  7. Leases: claim.go, lease.go of IDs, kept.go of what the process before kept, holder.go of ordered
+//     tags, window.go of workers.
 package ledger

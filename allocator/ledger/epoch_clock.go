@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -169,4 +170,35 @@ func (l *knowledge) uncheck() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.clock.checked = check{}
+}
+
+// ages has revisions of etcd, and when an answer first had shown them: from when on a key has certainly been there.
+type ages struct{ list []age }
+
+type age struct {
+	at       time.Time
+	revision int64
+}
+
+const (
+	agesEvery  = time.Second / 4
+	longestAge = 70 * time.Second // of a young tenure with the longest hold, and more
+)
+
+// note notes the revision of an answer.
+func (a *ages) note(now time.Time, revision int64) {
+	if n := len(a.list); n > 0 && now.Sub(a.list[n-1].at) < agesEvery {
+		return
+	}
+	for len(a.list) > 1 && now.Sub(a.list[1].at) > longestAge {
+		a.list = a.list[1:]
+	}
+	a.list = append(a.list, age{now, revision})
+}
+
+// sawBefore reports whether an answer had shown a revision, or a later one, before a time.
+func (l *knowledge) sawBefore(revision int64, at time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.mu.ages.list, func(a age) bool { return a.revision >= revision && a.at.Before(at) })
 }

@@ -89,6 +89,7 @@ type Instance struct {
 	process
 	memory
 	presence presence
+	holders  holders
 	changed  func(TagChange)                        // see OnTag; nil for none
 	alarm    func(Orphan)                           // see OnOrphan; nil for none
 	opens    func(context.Context, time.Time) error // see OnPeriod; nil for none
@@ -107,6 +108,7 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	p, m := &i.presence, &i.memory
 	p.process, p.memory, p.resolving = i.process, m, make(chan struct{}, 1)
 	m.process, m.admission.demands = i.process, r.RequireJournal
+	i.holders.init()
 	if err := m.begin(ctx, r.Journal); err != nil {
 		return nil, err
 	}
@@ -243,6 +245,8 @@ func (i *Instance) Run(ctx context.Context) error {
 	var watchers sync.WaitGroup
 	watchers.Go(func() { i.watchRegistrations(watching) })
 	watchers.Go(func() { i.memory.compareOwn(watching) })
+	watchers.Go(func() { i.confirmAll(watching) })
+	watchers.Go(func() { i.releaseAll(watching) })
 	defer watchers.Wait()
 	defer stop()
 	l, p := i.ledger, &i.presence

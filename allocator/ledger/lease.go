@@ -21,6 +21,7 @@ type tagSource struct {
 	instance *Instance
 	name     allocator.Tag
 
+	ordered     bool  // the tag has a strict order: see holder.go
 	known       bool  // the fields below are as last read or written
 	tagRevision int64 // of the tag's key
 	life        int64 // when the tag was created, in Unix ms
@@ -30,6 +31,8 @@ type tagSource struct {
 	raw         *string // the mark's stored value, if encoding the mark would give another one; nil otherwise
 
 	floor *floor // of all rooms' marks, as last read; nil after the first lease above it
+
+	tenure *Tenure // in which this source leases an ordered tag; nil before Hold
 }
 
 // floor is a record.Floor with the stamp of the layout and epoch under which the marks
@@ -83,6 +86,9 @@ func (s *tagSource) Lease(ctx context.Context, n int64) (_ allocator.Segment, er
 		return allocator.Segment{}, allocator.Errorf(allocator.Invalid,
 			"lease of tag %s: count %d; allowed: 1 or more", s.name, n)
 	}
+	if rest := s.leaseRest(); rest.Count > 0 {
+		return rest, nil
+	}
 	began := time.Now()
 	for range leaseAttempts {
 		seg, done, err := s.attempt(ctx, n, began)
@@ -116,6 +122,9 @@ func (s *tagSource) attempt(ctx context.Context, n int64,
 		if _, err := s.read(ctx, state); err != nil || !s.known {
 			return seg, false, err
 		}
+	}
+	if err := s.mayLease(state); err != nil {
+		return seg, false, err
 	}
 	now := s.instance.Now()
 	base, seg, opens, err := s.next(state, n, now)
@@ -282,7 +291,7 @@ func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
 		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})
 	}
 	s.tagRevision, s.life = tag[0].ModRevision, t.Created.UnixMilli()
-	s.terms = t.Terms()
+	s.terms, s.ordered = t.Terms(), t.StrictOrder != ""
 	s.mark, s.revision, s.raw = record.Mark{}, 0, nil
 	if len(mark) > 0 {
 		if s.mark, err = record.DecodeMark(mark[0]); err != nil {
@@ -348,6 +357,9 @@ func (s *tagSource) claim(state *State, mark record.Mark) claim {
 	if s.revision != 0 {
 		c.was.Value = s.value()
 	}
+	if s.tenure != nil {
+		c.also = append(c.also, s.tenure.unchanged())
+	}
 	return c
 }
 
@@ -355,6 +367,9 @@ func (s *tagSource) claim(state *State, mark record.Mark) claim {
 func (s *tagSource) learn(ctx context.Context, before sentAt, answer store.Answer) error {
 	if _, err := s.remember(answer.Got[2], answer.Got[1]); err != nil {
 		return err
+	}
+	if s.tenure != nil {
+		s.stillHeld(answer.Got[3])
 	}
 	// The floor was computed from the old mark and settings.
 	s.floor = nil

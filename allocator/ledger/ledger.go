@@ -193,6 +193,7 @@ func (l *client) received(ctx context.Context, before sentAt, now time.Time,
 	if why := t.saw(before, answer.Revision); why != "" {
 		t.suspect(why, nil)
 	}
+	l.mu.ages.note(now, answer.Revision)
 	return answer, nil
 }
 

@@ -46,6 +46,7 @@ func TestKeysInLimitsDoc(t *testing.T) {
 		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "windows/": fillWorkers(t),
 		"consoles/": fillConsoles(t), "kept/": fillTokens(t),
 		"workers/": "as many as there were before formats 2", "machines/": "as many as there were before formats 2",
+		"holders/": "one for each tag with a strict order and each room, never deleted",
 	}
 	for _, key := range keys.Known() {
 		kind := strings.TrimPrefix(key, prefix)

@@ -36,6 +36,7 @@ type knowledge struct {
 		sync.Mutex
 		identity record.Identity // zero until the cluster's was read
 		clock    epochClock
+		ages     ages
 		state    *State        // never nil
 		changed  chan struct{} // closed when state is replaced
 		version  int64         // of the layout, as last read; see historyAt

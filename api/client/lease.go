@@ -116,6 +116,9 @@ func (s source) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
 	l, err := s.lease(ctx, n, &marchv1.WindowRequest{}, nil, func(*endpoint, error) {})
 	if err != nil {
 		l.limit = api.LimitOf(err)
+		if api.Ordered(err) {
+			s.setOrdered()
+		}
 	}
 	if l.limit > 0 {
 		s.chain.Limit(l.limit)

@@ -27,8 +27,8 @@ type TagIDs struct {
 
 // NextMany returns IDs of several tags, in the order of wanted: of an order, its snapshot
 // and its items, say. It takes 1 to 100 tags, each named once, together at most 10,000 IDs.
-// The client issues the IDs itself. If it lacks the opaque key of one of the tags, a room
-// issues all of them in one call.
+// The client issues the IDs itself. If it lacks the opaque key of one of the tags, or one has
+// a strict order, a room issues all of them in one call.
 //
 // Before it takes the first ID it checks the request, and that each tag has enough IDs. If
 // a tag fails nevertheless, the IDs that it took of the tags before are skipped, and the
@@ -42,15 +42,15 @@ func (c *Client) NextMany(ctx context.Context, wanted ...TagCount) ([]TagIDs, er
 	if err := api.CheckMany(request); err != nil {
 		return nil, err
 	}
-	lacking := false
+	ofRoom := false
 	for i, w := range wanted {
-		text, err := with(c, w.Tag, func(t *Tag) (*tagText, error) { return t.prepare(ctx, w.Count) })
+		lacks, err := with(c, w.Tag, func(t *Tag) (bool, error) { return t.prepare(ctx, w.Count) })
 		if err != nil {
 			return nil, ofMany(i, w.Tag, err)
 		}
-		lacking = lacking || text.Lacking()
+		ofRoom = ofRoom || lacks
 	}
-	if lacking {
+	if ofRoom {
 		return c.manyOfRoom(ctx, request)
 	}
 	all, taken := make([]TagIDs, len(wanted)), int64(0)
@@ -72,25 +72,26 @@ func ofMany(i int, tag string, err error) error {
 	return api.InMany(i, tag, err)
 }
 
-// prepare returns how the tag's IDs are texts, when n IDs can be taken, as far as that can
-// be known. If the key is lacking, it does not look further.
-func (t *Tag) prepare(ctx context.Context, n int64) (*tagText, error) {
+// prepare returns when n IDs can be taken, as far as that can be known, and reports whether a room is to issue them:
+// because the client lacks the key of their texts, or the tag has a strict order.
+func (t *Tag) prepare(ctx context.Context, n int64) (ofRoom bool, err error) {
 	text, err := t.known(ctx)
-	if err != nil || text.Lacking() {
-		return text, err
+	if err != nil || text == nil || text.Lacking() {
+		return err == nil, err
 	}
 	if text.Text != nil {
 		if err := text.Usable(); err != nil {
-			return nil, t.ofText(err)
+			return false, t.ofText(err)
 		}
 	}
-	return byKind(t, func() (*tagText, error) { return text, t.chain.WarmN(ctx, n) },
-		func(d *timed) (*tagText, error) {
-			if d.wide {
-				return nil, t.ofText(texts.ErrNoNumber)
-			}
-			return text, d.checkCount(n)
-		})
+	return byKind(t, func() (bool, error) {
+		return leased(t, func() (bool, error) { return false, t.chain.WarmN(ctx, n) }, func() (bool, error) { return true, nil })
+	}, func(d *timed) (bool, error) {
+		if d.wide {
+			return false, t.ofText(texts.ErrNoNumber)
+		}
+		return false, d.checkCount(n)
+	})
 }
 
 // take takes n IDs, with their texts where the tag has a format.

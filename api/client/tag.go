@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/texts"
@@ -22,6 +23,8 @@ type Tag struct {
 	chain allocator.Chain
 	timed atomic.Pointer[timed]   // nil for a counter, and before the kind is known
 	text  atomic.Pointer[tagText] // nil before a room's first answer
+
+	ordered atomic.Int64 // until when a room issues each ID, in Unix ns; see orderedFor
 
 	client  *Client
 	name    allocator.Tag
@@ -56,7 +59,7 @@ func (t *Tag) Name() string { return string(t.name) }
 // TryNext returns an ID if one is at hand, and false otherwise: then call Next. It is
 // small enough for the compiler to inline it into the caller's loop. It always returns
 // false under Options.Strict, and for time-ordered IDs; Next issues these without
-// waiting.
+// waiting. Of a tag with a strict order a room issues each ID.
 func (t *Tag) TryNext() (id int64, ok bool) { return t.chain.TryNext() }
 
 // Next returns an ID; see Client.Next.
@@ -68,8 +71,12 @@ func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 	} else if id, ok := t.chain.TryNext(); ok {
 		return id, nil
 	}
-	return byKind(t, func() (int64, error) { return t.chain.Next(ctx) },
-		func(d *timed) (int64, error) { return d.next(ctx) })
+	return byKind(t, func() (int64, error) {
+		return leased(t, func() (int64, error) { return t.chain.Next(ctx) }, func() (int64, error) {
+			answer, err := t.nextOfRoom(ctx)
+			return answer.GetId(), err
+		})
+	}, func(d *timed) (int64, error) { return d.next(ctx) })
 }
 
 // NextN appends n IDs, 1 to 2^40, to dst as runs and returns the longer slice. The IDs of
@@ -77,8 +84,10 @@ func (t *Tag) Next(ctx context.Context) (id int64, err error) {
 // number that one worker has in a second. Runs that NextN appended before an error are
 // lost, a gap. Its errors are Next's and Invalid.
 func (t *Tag) NextN(ctx context.Context, n int64, dst []allocator.Run) (Runs, error) {
-	return byKind(t, func() (Runs, error) { return t.chain.NextN(ctx, n, dst) },
-		func(d *timed) (Runs, error) { return d.nextN(ctx, n, dst) })
+	return byKind(t, func() (Runs, error) {
+		return leased(t, func() (Runs, error) { return t.chain.NextN(ctx, n, dst) },
+			func() (Runs, error) { return t.nextNOfRoom(ctx, n, dst) })
+	}, func(d *timed) (Runs, error) { return d.nextN(ctx, n, dst) })
 }
 
 // NextRun returns n consecutive IDs, 1 to 100,000: of what the client holds, or else of the
@@ -123,7 +132,9 @@ func runOf(n int64, answer *marchv1.NextBatchResponse) (allocator.Run, error) {
 // Warm returns when the tag holds IDs. For time-ordered IDs it takes one ID. Its
 // errors are Next's.
 func (t *Tag) Warm(ctx context.Context) error {
-	_, err := byKind(t, func() (int64, error) { return 0, t.chain.Warm(ctx) },
+	_, err := byKind(t, func() (int64, error) {
+		return leased(t, func() (int64, error) { return 0, t.chain.Warm(ctx) }, func() (int64, error) { return 0, nil })
+	},
 		func(d *timed) (int64, error) {
 			if d.wide {
 				_, err := d.appendNext(ctx, nil, t.text.Load())
@@ -163,8 +174,12 @@ func (t *Tag) AppendNext(ctx context.Context, dst []byte) (_ []byte, id int64, e
 	if err != nil {
 		return dst, 0, err
 	}
-	if text.Lacking() { // only a room can write the text
+	if text == nil || text.Lacking() { // only a room can write the text
 		answer, err := t.nextOfRoom(ctx)
+		if err == nil && answer.GetText() == "" {
+			t.setText("", "") // so that no more IDs are lost
+			_, err = t.AppendText(dst, answer.GetId())
+		}
 		if err != nil {
 			return dst, 0, t.ofClient(err)
 		}
@@ -230,7 +245,8 @@ func (t *Tag) ParseText(ctx context.Context, text string) (id int64, err error) 
 	return answer.GetId(), t.ofClient(err)
 }
 
-// known returns how the tag's IDs are texts, after a room's first answer.
+// known returns how the tag's IDs are texts, after a room's first answer. Of a tag with a strict order that may be
+// nil: only a room knows.
 func (t *Tag) known(ctx context.Context) (*tagText, error) {
 	text := t.text.Load()
 	if text != nil {
@@ -239,7 +255,7 @@ func (t *Tag) known(ctx context.Context) (*tagText, error) {
 	if err := t.Warm(ctx); err != nil {
 		return nil, err
 	}
-	if text = t.text.Load(); text == nil {
+	if text = t.text.Load(); text == nil && !t.isOrdered() {
 		return nil, allocator.Errorf(allocator.Internal,
 			"tag %s is warm, and no room has said whether it has a format", t.name)
 	}
@@ -258,6 +274,52 @@ func (t *Tag) setText(format, keyCheck string) {
 func (t *Tag) nextOfRoom(ctx context.Context) (*marchv1.NextResponse, error) {
 	return ask(ctx, t.client.pool, "tag "+string(t.name), marchv1.IDServiceClient.Next,
 		&marchv1.NextRequest{Tag: string(t.name)}, nil)
+}
+
+// nextNOfRoom has rooms issue n IDs, and appends their runs to dst.
+func (t *Tag) nextNOfRoom(ctx context.Context, n int64, dst Runs) (Runs, error) {
+	if n < 1 {
+		return t.chain.NextN(ctx, n, dst) // which refuses it
+	}
+	for n > 0 {
+		request := &marchv1.NextBatchRequest{Tag: string(t.name), Count: min(n, api.MaxBatch)}
+		answer, err := ask(ctx, t.client.pool, "IDs of tag "+string(t.name), marchv1.IDServiceClient.NextBatch, request, nil)
+		if err != nil {
+			return dst, err
+		}
+		t.setText(answer.GetFormat(), answer.GetKeyCheck())
+		for _, run := range answer.GetRuns() {
+			dst = append(dst, allocator.Run{First: run.GetFirst(), Count: run.GetCount()})
+		}
+		n -= request.GetCount()
+	}
+	return dst, nil
+}
+
+// leased returns what chain does, or for a tag with a strict order what room returns: of such a tag rooms lease nothing.
+func leased[T any](t *Tag, chain, room func() (T, error)) (T, error) {
+	if !t.isOrdered() {
+		got, err := chain()
+		if !api.Ordered(err) {
+			return got, err
+		}
+	}
+	return room()
+}
+
+// orderedFor is for how long no lease of a tag is asked for after a room refused one because of the tag's strict order.
+// A next life of the name may have none.
+const orderedFor = time.Minute
+
+// setOrdered notes that the tag has a strict order, and drops what is held of a life that had none.
+func (t *Tag) setOrdered() {
+	t.ordered.Store(time.Now().Add(orderedFor).UnixNano())
+	t.chain.Limit(1)
+}
+
+func (t *Tag) isOrdered() bool {
+	until := t.ordered.Load()
+	return until != 0 && time.Now().UnixNano() < until
 }
 
 // byKind returns what counter or windows returns, by the kind of the tag as it is known now. Where

@@ -120,6 +120,7 @@ type roomServer struct {
 	Worker   string   `flag:"worker" help:"the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name"`
 	Warm     []string `flag:"warm-tags" help:"tags whose IDs to lease before this instance reports that it is ready"`
 	TLSDoors bool     `flag:"tls-doors" help:"with --tls-cert: answer clients of other systems over TLS, too"`
+	CA       string   `flag:"tls-ca" help:"file with the CA certificates (PEM) that sign the certificates of this room's other instances, to which this one passes calls for tags with a strict order; default the system's"`
 	Tokens   string   `flag:"tinyid-tokens" help:"file of TinyId's tokens: lines of a token and a bizType, * for all; read again each minute"`
 }
 
@@ -207,11 +208,15 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 	}
 	cfg, ctx := &r.Config, cmd.Context()
 	defer func() { err = r.close(err) }()
+	r.TLS.CA = r.CA
 	if err := r.open(cmd, cfg.Room, string(cfg.Room)+"/"+string(cfg.Name)); err != nil {
 		return err
 	}
 	cfg.Ledger, cfg.Insecure, cfg.Doors.Plain = r.ledger, r.insecure, !r.TLSDoors
 	cfg.Admin.TooManyTags = cfg.Metrics.Limit(admin.MaxTags, cfg.Admin.MaxTags).Count
+	if r.CA != "" || r.TLS.Cert != "" {
+		cfg.Peers.TLS = cfg.TLS
+	}
 	if r.Tokens != "" {
 		if cfg.Doors.TinyIDTokens, err = tinyid.OpenTokens(r.Tokens, r.log); err != nil {
 			return usageError{err}

@@ -52,7 +52,11 @@ func ToProto(t record.Tag) *marchv1.Tag {
 		case *bool:
 			m.Set(f, protoreflect.ValueOfBool(*v))
 		case *record.Duration:
-			m.Set(f, protoreflect.ValueOfMessage(durationpb.New(v.Duration()).ProtoReflect()))
+			if *v != "" {
+				m.Set(f, protoreflect.ValueOfMessage(durationpb.New(v.Duration()).ProtoReflect()))
+			}
+		case *record.StrictOrder:
+			m.Set(f, protoreflect.ValueOfEnum(api.FromWord[marchv1.StrictOrder](string(*v)).Number()))
 		}
 	}
 	if time.Now().Before(s.PrescaleUntil) {
@@ -101,6 +105,9 @@ func New(p *marchv1.Tag) (s record.TagSettings, err error) {
 		}
 	}
 	err = apply(p, &s)
+	if s.StrictOrder != "" {
+		s.TenureHold = cmp.Or(s.TenureHold, record.DefaultTenureHold)
+	}
 	return s, err
 }
 
@@ -156,6 +163,8 @@ func apply(p *marchv1.Tag, s *record.TagSettings) error {
 			*to = m.Get(f).Bool()
 		case *record.Duration:
 			*to = record.DurationOf(d)
+		case *record.StrictOrder:
+			*to = record.StrictOrder(api.Word(p.GetStrictOrder()))
 		case *timeid.Sequence:
 			sequence, err := timeid.ParseSequence(api.Word(p.GetTime().GetSequence()))
 			if err != nil {

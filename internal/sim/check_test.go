@@ -23,6 +23,8 @@ type answered struct {
 	seg  allocator.Segment // of a client's lease
 	ttl  time.Duration     // how long the client may use it
 	bad  error             // why the lease is wrong
+
+	began, done time.Time // of the call; of an ordered tag
 }
 
 // lease stores a client's lease.
@@ -46,7 +48,6 @@ func (w *world) note(a answered) {
 	changes := w.mu.ever
 	n := len(w.mu.calls)
 	w.mu.calls = append(w.mu.calls, a)
-	w.mu.latest[string(a.tag)+" "+string(a.by.name)] = a.at
 	type double struct {
 		id    int64
 		other answered
@@ -114,6 +115,7 @@ func (w *world) checkAll() {
 		}
 	}
 	w.noteWaived()
+	w.checkOrder()
 	w.checkKept()
 	eras, err := ledgertest.Eras(ctx, w.mem.Open(), "default")
 	if err != nil {

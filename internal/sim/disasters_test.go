@@ -149,7 +149,7 @@ func faults() (names []string) {
 	for _, t := range slices.Concat(troubles(), disasters(), timeTroubles()) {
 		names = append(names, t.name)
 	}
-	return append(names, journalsRequired, timeTags, string(fleeting), string(yearly))
+	return append(names, journalsRequired, timeTags, string(fleeting), string(yearly), string(orderedTag))
 }
 
 // knownFault refuses an unknown name of a fault.

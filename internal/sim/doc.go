@@ -29,6 +29,8 @@
 //     created again, with other steps: its second life repeats no ID of the first.
 //   - In one cluster of three etcd has users: instances, consoles and operators have the rights of
 //     their roles, and no other.
+//   - In one cluster of three a tag has a strict order. Instances pass calls for it on to each other, over the network
+//     of their links.
 //   - Consoles keep mirrors, in half of the clusters. They lag and start anew, with a file or with
 //     nothing. Recover finds them by the keys that they write, as far as etcd has not forgotten these,
 //     or a console whose clock is ahead has not removed them. An operator goes on with recover's own
@@ -131,8 +133,10 @@
 //     another room in a later one, was not issued by the first room after that. Only an
 //     instance that the migration went on without may do so: a silent or forgotten one,
 //     or one that an operator waived. (This is not checked if the seed has stale reads.)
-//  12. Fields of a newer version are still there, if etcd forgot nothing.
-//  13. The cluster passes ledgertest.CheckCluster.
+//  12. An ID of a tag with a strict order is larger than all that were answered in its room before its call began. An
+//     instance that a recover left out may break that.
+//  13. Fields of a newer version are still there, if etcd forgot nothing.
+//  14. The cluster passes ledgertest.CheckCluster.
 //
 // A set of seeds is weak, and fails, if it never met some kind of fault, or no write
 // that was done although its caller was told that it failed.

@@ -43,6 +43,9 @@ const markKeys = "/march/default/marks/"
 
 // leaseOf returns the lease that a transaction is, and false if it is none.
 func (l *link) leaseOf(txn store.Txn) (lease, bool) {
+	if rest, takes := l.restOf(txn); takes {
+		return rest, true
+	}
 	if len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, markKeys) {
 		return lease{}, false
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -177,22 +176,9 @@ func (w *world) dial(address string, options ...grpc.DialOption) (*grpc.ClientCo
 
 // chain reads a tag's chain of the instance at an address.
 func (w *world) chain(ctx context.Context, address string, tag allocator.Tag) (*marchv1.Chain, error) {
-	w.mu.Lock()
-	at := slices.IndexFunc(w.mu.processes, func(p *process) bool { return p.address == address })
-	var p *process
-	if at >= 0 {
-		p = w.mu.processes[at]
-	}
-	w.mu.Unlock()
+	p := w.at(address)
 	if p == nil {
-		return nil, allocator.Errorf(allocator.Unavailable, "no process has the address %s", address)
-	}
-	select {
-	case <-p.gone:
-		return nil, allocator.Errorf(allocator.Unavailable, "%s has ended", p.id)
-	case <-p.serving:
-	default:
-		return nil, allocator.Errorf(allocator.Unavailable, "%s does not serve yet", p.id)
+		return nil, allocator.Errorf(allocator.Unavailable, "no process serves at the address %s", address)
 	}
 	if p.room == nil {
 		return nil, allocator.Errorf(allocator.NotFound, "%s has no chains", p.id)
@@ -217,6 +203,9 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 	cfg.Room, cfg.Name, cfg.Ledger, cfg.GRPC, cfg.Hold, cfg.Logger = in, name, w.ledger(link),
 		listener, w.hold, w.logger(id)
 	cfg.IdleAfter = pick(w.dice("idle "+id), []time.Duration{3 * time.Second, time.Hour})
+	cfg.Dial = func(address string, _ ...grpc.DialOption) (grpc.ClientConnInterface, error) {
+		return peer{w, link, address}, nil
+	}
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
 	server, err := room.New(cfg)
 	if err != nil {
@@ -260,7 +249,7 @@ func (w *world) call(p *process, tag allocator.Tag, d dice, lane int) {
 
 // ask makes one call of any kind, and notes the IDs.
 func (w *world) ask(ctx context.Context, p *process, tag allocator.Tag, d dice) {
-	a := answered{by: p, tag: tag}
+	a := answered{by: p, tag: tag, began: time.Now()}
 	var err error
 	switch d.IntN(5) {
 	case 0:
@@ -284,7 +273,12 @@ func (w *world) ask(ctx context.Context, p *process, tag allocator.Tag, d dice) 
 	}
 	a.at = time.Now()
 	if err == nil {
+		a.done = a.at
+		w.passedOn(&a)
 		w.note(a)
+		w.mu.Lock()
+		w.mu.latest[string(tag)+" "+string(p.name)] = a.done
+		w.mu.Unlock()
 		return
 	}
 	w.log("%-12s %s: %v", p.id, tag, kind(err))

@@ -169,6 +169,7 @@ func (g *guarded) writes(mine, other allocator.Room) {
 		return map[string]string{
 			"marks": keys.Mark(room, "order"), "rooms": keys.Registration(room, "x"), "alive": keys.Alive(room, "x"),
 			"windows": keys.Window(room, id), "clients": keys.Client(room, id),
+			"holders": keys.Holder(room, "order"),
 		}
 	}
 	etcd, seen := g.store("room-"+string(mine)), 0

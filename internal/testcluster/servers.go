@@ -48,6 +48,9 @@ func (c *Cluster) launch(in allocator.Room, name allocator.Instance, change func
 	c.Helper()
 	cfg := room.DefaultConfig()
 	cfg.Room, cfg.Name = in, name
+	cfg.Dial = func(address string, options ...grpc.DialOption) (grpc.ClientConnInterface, error) {
+		return DialInstance(address, options...)
+	}
 	if change != nil {
 		change(&cfg)
 	}

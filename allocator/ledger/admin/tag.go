@@ -102,6 +102,13 @@ func (a *Admin) nextLife(ctx context.Context, t record.Tag, says creation) (l li
 	if p.there {
 		l.conds = []store.Cond{store.Unchanged(p.kv)}
 	}
+	if t.StrictOrder != "" {
+		if !s.Layout().Upgraded() {
+			return l, allocator.Errorf(allocator.Refused, "strict_order: not before the formats of this version are turned "+
+				"on: first, `march etcd roles` prints the rights that rooms then need; then `march cluster upgrade`")
+		}
+		l.conds = append(l.conds, a.Ledger.Holds(s)...) // older builds do not read such a tag
+	}
 	dead, deadErr := a.keys.DecodeLife(p.kv)
 	switch upgraded := s.Layout().Upgraded(); {
 	case p.there && (deadErr != nil || dead.Deleted.IsZero()):

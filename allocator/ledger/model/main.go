@@ -1,9 +1,10 @@
-// Command model checks three models with spin: march.pml, of how March leases IDs,
-// workers.pml, of the windows of worker numbers, and lives.pml, of names that are used
-// again after their tag was deleted. It searches all states of some
-// configurations, in which no ID, and no tick of a number, may be issued twice. It
-// also runs mutants and limits, which are broken on purpose: in each of them one must
-// be issued twice, or a number be used out of its slice. It prints a table, and exits
+// Command model checks four models with spin: march.pml, of how March leases IDs,
+// workers.pml, of the windows of worker numbers, lives.pml, of names that are used
+// again after their tag was deleted, and order.pml, of the order of a tag's calls in a
+// room. It searches all states of some configurations, in which no ID, and no tick of a
+// number, may be issued twice, and no ID out of order. It also runs mutants and limits,
+// which are broken on purpose: in each of them that must happen, or a number be used out
+// of its slice. It prints a table, and exits
 // with 1 if any run did not end as it must, or met fewer states than are recorded for
 // it. See README.md.
 package main

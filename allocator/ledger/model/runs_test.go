@@ -10,7 +10,7 @@ import (
 // Every mutant and limit in a model's source has a run, and every run names one.
 func TestRunsCoverTheModel(t *testing.T) {
 	inModel := map[string]bool{} // by file, kind and name
-	for _, file := range []string{"march.pml", "workers.pml", "lives.pml"} {
+	for _, file := range []string{"march.pml", "workers.pml", "lives.pml", "order.pml"} {
 		model, err := models.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-//go:embed march.pml workers.pml lives.pml
+//go:embed march.pml workers.pml lives.pml order.pml
 var models embed.FS
 
 // checker runs spin in folders of its own below dir.

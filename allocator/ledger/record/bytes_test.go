@@ -58,6 +58,11 @@ func TestBytes(t *testing.T) {
 		got  []byte
 		want string
 	}{
+		"tenure": {record.Encode(&record.Holder{Instance: "i", Incarnation: "c", Address: "h:1", Epoch: "e", Nonce: "n",
+			Taken: at, Hold: record.DefaultTenureHold, Released: true,
+			Rest: &record.Era{Version: 1, Epoch: "e", First: big, End: allocator.MaxID}}),
+			`{"format":2,"instance":"i","incarnation":"c","address":"h:1","epoch":"e","nonce":"n","taken":` + time0 +
+				`,"hold":"3s","released":true,"rest":{"version":"1","epoch":"e","first":"9007199254740993","end":"9223372036854775807"}}`},
 		"identity": {record.Encode(&record.Identity{UUID: "u", ClusterID: 1 << 63}),
 			`{"format":2,"uuid":"u","etcd_cluster_id":"9223372036854775808"}`},
 		"epoch": {record.Encode(&record.Epoch{Epoch: "e"}), `{"format":2,"epoch":"e"}`},

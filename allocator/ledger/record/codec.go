@@ -29,6 +29,8 @@ const (
 	// livesFormat is of a tombstone, and of a tag with a skip of all rooms or with the least of
 	// earlier lives. It is of generation 2: see Formats.
 	livesFormat = 6
+
+	orderFormat = 7 // of a tag with a strict order. It is of generation 2.
 )
 
 // Value is a pointer to a struct that is stored. Its method format, if it has one, returns the

@@ -32,6 +32,7 @@ var samples = map[string]string{
 	"machine":      `{"format":2,"namespace":"ns","instance":"h:1","stable":true,"last":"253402300799991","returned":true}`,
 	"migration":    `{"format":2,"state":"running","from":{"version":"1","boundary":"10","rooms":{"a":{"lower":"0","upper":"5"}}},"target":{"version":"2","boundary":"10","rooms":{"a":{"lower":"0","upper":"4"}}},"moves":[{"kind":"retract","why":"w","layout":{"version":"2","boundary":"10","rooms":{"a":{"lower":"0","upper":"4"}}},"loses":["a"],"made":"2026-01-02T03:04:05Z","hold":"10m0s"}],"reached":1,"hold":"10m0s","log":[{"time":"2026-01-02T03:04:05Z","text":"started"}],"actor":"ann","created":"2026-01-02T03:04:05Z","updated":"2026-01-02T03:04:05Z","nonce":"n"}`,
 	"holder":       `{"format":2,"name":"n"}`,
+	"tenure":       `{"format":2,"instance":"i","incarnation":"c","address":"[::1]:7010","epoch":"e","nonce":"n","taken":"2026-01-02T03:04:05Z","hold":"3s","released":true,"rest":{"version":"9007199254740993","epoch":"e","first":"9007199254740995","end":"9007199254740997"}}`,
 }
 
 // decoder returns the decoder of a sample's kind.
@@ -90,7 +91,8 @@ func TestValuesAreReadStrictly(t *testing.T) {
 			return string(b)
 		}
 		optional := map[string]bool{"epoch": kind == "epoch", "halted": true, "max_skew": true, "strict_retract": true,
-			"skips": true, "text_format": true, "key_check": true, "from": true, "to": true, "after": true}
+			"skips": true, "text_format": true, "key_check": true, "from": true, "to": true, "after": true,
+			"released": true, "rest": true}
 		for _, name := range []string{"stamp", "total", "began", "eras", "margin_total", "base_total"} {
 			optional[name] = true
 		}
@@ -135,7 +137,7 @@ func TestValuesAreReadStrictly(t *testing.T) {
 
 // exact are the kinds that refuse unknown fields.
 var exact = map[string]bool{"epoch": true, "halted": true, "layout": true, "mark": true, "raised": true,
-	"worker": true, "machine": true}
+	"worker": true, "machine": true, "tenure": true}
 
 // Fields that a newer version of the program adds to a value pass through this version
 // unchanged. They are refused if they may change which IDs may be issued. So two versions can

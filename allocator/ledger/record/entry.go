@@ -61,6 +61,7 @@ type Entry struct {
 	Token        *Token
 	Lease        *Lease // a worker
 	Migration    *Migration
+	Holder       *Holder
 }
 
 // Entry reads a key and its value. A key without a mod revision was deleted. Its errors are
@@ -94,6 +95,8 @@ func (r *Reader) Entry(kv store.KV) (Entry, error) {
 		e.Lease = &Lease{WorkerID: key.Worker, Worker: v}
 	case Migration:
 		e.Migration = &v
+	case Holder:
+		e.Holder = &v
 	}
 	return e, err
 }

@@ -27,6 +27,7 @@ var Decoders = map[string]func([]byte) ([]byte, error){
 	"settings":     again[ClusterSettings],
 	"migration":    again[Migration],
 	"holder":       again[ActiveMigration],
+	"tenure":       again[Holder],
 }
 
 // newerValue is a kind of value that later got a second format.

@@ -122,6 +122,14 @@ func (k Keys) Windows(room allocator.Room) string { return k.ofRoom("windows", r
 // slice of workers is one interval of keys.
 func (k Keys) Window(room allocator.Room, id WorkerID) string { return k.Windows(room) + id.Padded() }
 
+// Holders is the prefix of a room's holders of ordered tags, or of all if room is empty.
+func (k Keys) Holders(room allocator.Room) string { return k.ofRoom("holders", room) }
+
+// Holder names the key of the holder of an ordered tag in a room.
+func (k Keys) Holder(room allocator.Room, tag allocator.Tag) string {
+	return k.Holders(room) + string(tag)
+}
+
 // Workers is the prefix of the keys that all rooms wrote for workers before the formats of
 // generation 2.
 func (k Keys) Workers() string { return string(k) + "workers/" }

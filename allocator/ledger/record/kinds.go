@@ -40,6 +40,7 @@ var kinds = []kind{
 	{name: "consoles", parts: []part{ofULID}, read: reads[Console], byConsole: true, passes: true},
 	{name: "windows", parts: []part{ofRoom, ofWidth, ofNumber}, read: readWindow, byRoom: true, kept: true},
 	{name: "clients", parts: []part{ofRoom, ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true},
+	{name: "holders", parts: []part{ofRoom, ofTag}, read: readHolder, byRoom: true, kept: true},
 	{name: "workers", parts: []part{ofWidth, ofNumber}, read: reads[Worker], byRoom: true, kept: true, old: true},
 	{name: "machines", parts: []part{ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true, old: true},
 	{name: "migrations", parts: []part{ofULID}, read: readMigration, byConsole: true},
@@ -107,7 +108,7 @@ func (k Keys) Damage(key string, version int64, migration string) KeyParts {
 }
 
 // Read decodes a key and its value, of any kind: an Identity, Epoch, Layout, Answered, Beat,
-// ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat, Token, Console, Worker, Machine,
+// ClusterSettings, ActiveMigration, Tag, Mark, Instance, Heartbeat, Token, Console, Worker, Machine, Holder,
 // Migration or AuditEntry. Its error is a KeyError.
 func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
 	p, err := k.Parse(kv.Key)
@@ -163,6 +164,9 @@ func (k Keys) DecodeTag(kv store.KV) (Tag, error) {
 
 // DecodeLife is DecodeTag for a tag that may be deleted.
 func (k Keys) DecodeLife(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
+
+// DecodeHolder reads a key of Holders. Its error is a KeyError.
+func (k Keys) DecodeHolder(kv store.KV) (Holder, error) { return readAs[Holder](k, kv) }
 
 // DecodeWorker reads a worker's key and value, and checks that they fit each other. Its error
 // is a KeyError.

@@ -117,6 +117,12 @@ func readWindow(key KeyParts, kv store.KV) (any, error) {
 	return w, err
 }
 
+func readHolder(_ KeyParts, kv store.KV) (any, error) {
+	h, err := decode[Holder](kv)
+	h.KV = kv
+	return h, err
+}
+
 func readMigration(key KeyParts, kv store.KV) (any, error) {
 	m, err := decode[Migration](kv)
 	m.ID, m.KV = key.ulid, kv

@@ -29,7 +29,12 @@ type TagSettings struct {
 	MaxSkew int64 `json:"max_skew,string,omitempty"`
 	// StrictRetract makes instances issue IDs of a layout only while it was confirmed recently.
 	// They rather issue none than an ID of a residue that the room gave up.
-	StrictRetract bool      `json:"strict_retract,omitempty"`
+	StrictRetract bool `json:"strict_retract,omitempty"`
+	// StrictOrder gives a call that begins after another one was answered a larger ID; empty for no order. It never
+	// changes, nor does TenureHold.
+	StrictOrder StrictOrder `json:"strict_order,omitempty"`
+	// TenureHold is how long the process that issues an ordered tag goes on after the sending of its last confirmation.
+	TenureHold    Duration  `json:"tenure_hold,omitempty"`
 	Prescale      int64     `json:"prescale,string,omitempty"`
 	PrescaleUntil time.Time `json:"prescale_until,omitzero"`
 	// Skip is the least ID that any room may lease, also one that comes later, where an operator
@@ -133,7 +138,29 @@ func (s TagSettings) Validate() error {
 	if err := s.Period.Validate(); err != nil {
 		return allocator.Errorf(allocator.Invalid, "%w", err)
 	}
-	return s.Chain().Validate()
+	return cmp.Or(s.validateOrder(), s.Chain().Validate())
+}
+
+const (
+	leastTenureHold   = time.Second
+	longestTenureHold = time.Minute
+)
+
+// validateOrder checks the order of a counter. Its error is Invalid.
+func (s TagSettings) validateOrder() error {
+	hold := s.TenureHold.Duration()
+	switch {
+	case s.StrictOrder == "" && s.TenureHold != "":
+		return allocator.Errorf(allocator.Invalid, "tenure_hold: %s; allowed: only with strict_order", s.TenureHold)
+	case s.StrictOrder == "":
+		return nil
+	case s.StrictOrder != OrderRoom:
+		return allocator.Errorf(allocator.Invalid, "strict_order: %q; allowed: %s", s.StrictOrder, OrderRoom)
+	case s.TenureHold.validate() != nil || hold < leastTenureHold || hold > longestTenureHold:
+		return allocator.Errorf(allocator.Invalid, "tenure_hold: %s; allowed: %v to %v", s.TenureHold, leastTenureHold,
+			longestTenureHold)
+	}
+	return nil
 }
 
 // Present returns the settings of a tag at a time; next is the largest mark. For a tag with a
@@ -210,8 +237,11 @@ func (t Tag) Encode(nonce string) []byte {
 }
 
 // format: a tag of time-ordered IDs, and one with a period, issue other IDs than a plain
-// counter; a tombstone is no tag.
+// counter; a tombstone is no tag. A program that does not know the order of a tag must not read it, living or deleted.
 func (t *Tag) format() int {
+	if t.StrictOrder != "" {
+		return orderFormat
+	}
 	if !t.Deleted.IsZero() || t.Skip > 0 || t.Least > 0 {
 		return livesFormat
 	}
@@ -316,8 +346,8 @@ func (s TagSettings) Changeable(to TagSettings) error {
 	return s.sameIDs(to)
 }
 
-// sameIDs checks that other settings give an ID the same meaning and the same text; a period
-// apart. Its error is Invalid.
+// sameIDs checks that other settings give an ID the same meaning, the same text and the same place in the order of
+// calls; a period apart. Its error is Invalid.
 func (s TagSettings) sameIDs(to TagSettings) error {
 	switch {
 	case s.Format != to.Format:
@@ -328,6 +358,9 @@ func (s TagSettings) sameIDs(to TagSettings) error {
 	case s.KeyCheck != "" && s.Limit != to.Limit:
 		return allocator.Errorf(allocator.Invalid,
 			"limit: cannot be changed (it is %d), as it is the size of the opaque numbers", s.Limit)
+	case s.StrictOrder != to.StrictOrder || s.TenureHold != to.TenureHold:
+		return allocator.Errorf(allocator.Invalid, "strict_order, tenure_hold: cannot be changed (they are %s, %s)",
+			cmp.Or(s.StrictOrder, "none"), cmp.Or(s.TenureHold, "none"))
 	case (s.Time == nil) != (to.Time == nil):
 		return allocator.Errorf(allocator.Invalid, "kind: cannot be changed")
 	case s.Time != nil && s.Time.Layout() != to.Time.Layout():

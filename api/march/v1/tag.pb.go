@@ -23,6 +23,54 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// StrictOrder says which calls are ordered.
+type StrictOrder int32
+
+const (
+	StrictOrder_STRICT_ORDER_UNSPECIFIED StrictOrder = 0
+	// Those of each room.
+	StrictOrder_STRICT_ORDER_ROOM StrictOrder = 1
+)
+
+// Enum value maps for StrictOrder.
+var (
+	StrictOrder_name = map[int32]string{
+		0: "STRICT_ORDER_UNSPECIFIED",
+		1: "STRICT_ORDER_ROOM",
+	}
+	StrictOrder_value = map[string]int32{
+		"STRICT_ORDER_UNSPECIFIED": 0,
+		"STRICT_ORDER_ROOM":        1,
+	}
+)
+
+func (x StrictOrder) Enum() *StrictOrder {
+	p := new(StrictOrder)
+	*p = x
+	return p
+}
+
+func (x StrictOrder) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StrictOrder) Descriptor() protoreflect.EnumDescriptor {
+	return file_march_v1_tag_proto_enumTypes[0].Descriptor()
+}
+
+func (StrictOrder) Type() protoreflect.EnumType {
+	return &file_march_v1_tag_proto_enumTypes[0]
+}
+
+func (x StrictOrder) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StrictOrder.Descriptor instead.
+func (StrictOrder) EnumDescriptor() ([]byte, []int) {
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{0}
+}
+
 // PeriodUnit is how long a period is.
 type PeriodUnit int32
 
@@ -60,11 +108,11 @@ func (x PeriodUnit) String() string {
 }
 
 func (PeriodUnit) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_tag_proto_enumTypes[0].Descriptor()
+	return file_march_v1_tag_proto_enumTypes[1].Descriptor()
 }
 
 func (PeriodUnit) Type() protoreflect.EnumType {
-	return &file_march_v1_tag_proto_enumTypes[0]
+	return &file_march_v1_tag_proto_enumTypes[1]
 }
 
 func (x PeriodUnit) Number() protoreflect.EnumNumber {
@@ -73,7 +121,7 @@ func (x PeriodUnit) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PeriodUnit.Descriptor instead.
 func (PeriodUnit) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{0}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
 }
 
 // WorkerOrder says where the worker stands in an ID. The time is always first.
@@ -112,11 +160,11 @@ func (x WorkerOrder) String() string {
 }
 
 func (WorkerOrder) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_tag_proto_enumTypes[1].Descriptor()
+	return file_march_v1_tag_proto_enumTypes[2].Descriptor()
 }
 
 func (WorkerOrder) Type() protoreflect.EnumType {
-	return &file_march_v1_tag_proto_enumTypes[1]
+	return &file_march_v1_tag_proto_enumTypes[2]
 }
 
 func (x WorkerOrder) Number() protoreflect.EnumNumber {
@@ -125,7 +173,7 @@ func (x WorkerOrder) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WorkerOrder.Descriptor instead.
 func (WorkerOrder) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{1}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
 }
 
 // SequencePolicy says with which number the sequence of a tick begins.
@@ -169,11 +217,11 @@ func (x SequencePolicy) String() string {
 }
 
 func (SequencePolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_tag_proto_enumTypes[2].Descriptor()
+	return file_march_v1_tag_proto_enumTypes[3].Descriptor()
 }
 
 func (SequencePolicy) Type() protoreflect.EnumType {
-	return &file_march_v1_tag_proto_enumTypes[2]
+	return &file_march_v1_tag_proto_enumTypes[3]
 }
 
 func (x SequencePolicy) Number() protoreflect.EnumNumber {
@@ -182,7 +230,7 @@ func (x SequencePolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use SequencePolicy.Descriptor instead.
 func (SequencePolicy) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{2}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{3}
 }
 
 // RollbackPolicy says how a room issues IDs while its clock is behind the last ID.
@@ -225,11 +273,11 @@ func (x RollbackPolicy) String() string {
 }
 
 func (RollbackPolicy) Descriptor() protoreflect.EnumDescriptor {
-	return file_march_v1_tag_proto_enumTypes[3].Descriptor()
+	return file_march_v1_tag_proto_enumTypes[4].Descriptor()
 }
 
 func (RollbackPolicy) Type() protoreflect.EnumType {
-	return &file_march_v1_tag_proto_enumTypes[3]
+	return &file_march_v1_tag_proto_enumTypes[4]
 }
 
 func (x RollbackPolicy) Number() protoreflect.EnumNumber {
@@ -238,7 +286,7 @@ func (x RollbackPolicy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RollbackPolicy.Descriptor instead.
 func (RollbackPolicy) EnumDescriptor() ([]byte, []int) {
-	return file_march_v1_tag_proto_rawDescGZIP(), []int{3}
+	return file_march_v1_tag_proto_rawDescGZIP(), []int{4}
 }
 
 // Tag has a tag's settings. A field that is absent in CreateTag gets its default.
@@ -303,6 +351,14 @@ type Tag struct {
 	// Divides the IDs by the calendar: a counter that begins anew each day, month or year.
 	// Chosen when the tag is created. Absent in other tags.
 	Period *Period `protobuf:"bytes,18,opt,name=period,proto3" json:"period,omitempty"`
+	// Gives a call that begins after another one was answered a larger ID, in each room. One
+	// instance of the room then issues all IDs of the tag, and others pass calls on to it.
+	// Chosen when the tag is created. Default none.
+	StrictOrder StrictOrder `protobuf:"varint,21,opt,name=strict_order,json=strictOrder,proto3,enum=march.v1.StrictOrder" json:"strict_order,omitempty"`
+	// With strict_order: how long the instance that issues the IDs goes on after etcd last
+	// confirmed that it does, and how long another one waits after it was killed. Chosen when
+	// the tag is created. 1 s to 60 s; default 3 s.
+	TenureHold *durationpb.Duration `protobuf:"bytes,22,opt,name=tenure_hold,json=tenureHold,proto3" json:"tenure_hold,omitempty"`
 	// Output only: the revision of etcd at which these settings were stored, for if_revision.
 	Revision      int64 `protobuf:"varint,30,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -475,6 +531,20 @@ func (x *Tag) GetForeignName() string {
 func (x *Tag) GetPeriod() *Period {
 	if x != nil {
 		return x.Period
+	}
+	return nil
+}
+
+func (x *Tag) GetStrictOrder() StrictOrder {
+	if x != nil {
+		return x.StrictOrder
+	}
+	return StrictOrder_STRICT_ORDER_UNSPECIFIED
+}
+
+func (x *Tag) GetTenureHold() *durationpb.Duration {
+	if x != nil {
+		return x.TenureHold
 	}
 	return nil
 }
@@ -1139,7 +1209,7 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\a\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\b\n" +
 	"\x03Tag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\x05start\x18\x02 \x01(\x03B\x020\x01H\x00R\x05start\x88\x01\x01\x12\x1d\n" +
@@ -1161,7 +1231,10 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x06format\x18\x0f \x01(\tH\aR\x06format\x88\x01\x01\x12 \n" +
 	"\tkey_check\x18\x10 \x01(\tH\bR\bkeyCheck\x88\x01\x01\x12!\n" +
 	"\fforeign_name\x18\x11 \x01(\tR\vforeignName\x12(\n" +
-	"\x06period\x18\x12 \x01(\v2\x10.march.v1.PeriodR\x06period\x12\x1a\n" +
+	"\x06period\x18\x12 \x01(\v2\x10.march.v1.PeriodR\x06period\x128\n" +
+	"\fstrict_order\x18\x15 \x01(\x0e2\x15.march.v1.StrictOrderR\vstrictOrder\x12:\n" +
+	"\vtenure_hold\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"tenureHold\x12\x1a\n" +
 	"\brevision\x18\x1e \x01(\x03R\brevision\x1a8\n" +
 	"\n" +
 	"SkipsEntry\x12\x10\n" +
@@ -1226,7 +1299,10 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x04step\x18\x02 \x01(\x03R\x04step\x125\n" +
 	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"6\n" +
 	"\x13PrescaleTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag*k\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag*B\n" +
+	"\vStrictOrder\x12\x1c\n" +
+	"\x18STRICT_ORDER_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11STRICT_ORDER_ROOM\x10\x01*k\n" +
 	"\n" +
 	"PeriodUnit\x12\x1b\n" +
 	"\x17PERIOD_UNIT_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -1260,52 +1336,55 @@ func file_march_v1_tag_proto_rawDescGZIP() []byte {
 	return file_march_v1_tag_proto_rawDescData
 }
 
-var file_march_v1_tag_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_march_v1_tag_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
 var file_march_v1_tag_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_march_v1_tag_proto_goTypes = []any{
-	(PeriodUnit)(0),               // 0: march.v1.PeriodUnit
-	(WorkerOrder)(0),              // 1: march.v1.WorkerOrder
-	(SequencePolicy)(0),           // 2: march.v1.SequencePolicy
-	(RollbackPolicy)(0),           // 3: march.v1.RollbackPolicy
-	(*Tag)(nil),                   // 4: march.v1.Tag
-	(*Period)(nil),                // 5: march.v1.Period
-	(*TimeTag)(nil),               // 6: march.v1.TimeTag
-	(*UpdateTagRequest)(nil),      // 7: march.v1.UpdateTagRequest
-	(*UpdateTagResponse)(nil),     // 8: march.v1.UpdateTagResponse
-	(*SkipTagRequest)(nil),        // 9: march.v1.SkipTagRequest
-	(*SkipTagResponse)(nil),       // 10: march.v1.SkipTagResponse
-	(*PrescaleTagRequest)(nil),    // 11: march.v1.PrescaleTagRequest
-	(*PrescaleTagResponse)(nil),   // 12: march.v1.PrescaleTagResponse
-	nil,                           // 13: march.v1.Tag.SkipsEntry
-	(*durationpb.Duration)(nil),   // 14: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
+	(StrictOrder)(0),              // 0: march.v1.StrictOrder
+	(PeriodUnit)(0),               // 1: march.v1.PeriodUnit
+	(WorkerOrder)(0),              // 2: march.v1.WorkerOrder
+	(SequencePolicy)(0),           // 3: march.v1.SequencePolicy
+	(RollbackPolicy)(0),           // 4: march.v1.RollbackPolicy
+	(*Tag)(nil),                   // 5: march.v1.Tag
+	(*Period)(nil),                // 6: march.v1.Period
+	(*TimeTag)(nil),               // 7: march.v1.TimeTag
+	(*UpdateTagRequest)(nil),      // 8: march.v1.UpdateTagRequest
+	(*UpdateTagResponse)(nil),     // 9: march.v1.UpdateTagResponse
+	(*SkipTagRequest)(nil),        // 10: march.v1.SkipTagRequest
+	(*SkipTagResponse)(nil),       // 11: march.v1.SkipTagResponse
+	(*PrescaleTagRequest)(nil),    // 12: march.v1.PrescaleTagRequest
+	(*PrescaleTagResponse)(nil),   // 13: march.v1.PrescaleTagResponse
+	nil,                           // 14: march.v1.Tag.SkipsEntry
+	(*durationpb.Duration)(nil),   // 15: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 16: google.protobuf.Timestamp
 }
 var file_march_v1_tag_proto_depIdxs = []int32{
-	14, // 0: march.v1.Tag.reserve:type_name -> google.protobuf.Duration
-	15, // 1: march.v1.Tag.created:type_name -> google.protobuf.Timestamp
-	15, // 2: march.v1.Tag.prescale_until:type_name -> google.protobuf.Timestamp
-	13, // 3: march.v1.Tag.skips:type_name -> march.v1.Tag.SkipsEntry
-	15, // 4: march.v1.Tag.deleted:type_name -> google.protobuf.Timestamp
-	6,  // 5: march.v1.Tag.time:type_name -> march.v1.TimeTag
-	5,  // 6: march.v1.Tag.period:type_name -> march.v1.Period
-	0,  // 7: march.v1.Period.unit:type_name -> march.v1.PeriodUnit
-	15, // 8: march.v1.Period.begins:type_name -> google.protobuf.Timestamp
-	15, // 9: march.v1.Period.ends:type_name -> google.protobuf.Timestamp
-	14, // 10: march.v1.TimeTag.unit:type_name -> google.protobuf.Duration
-	1,  // 11: march.v1.TimeTag.order:type_name -> march.v1.WorkerOrder
-	2,  // 12: march.v1.TimeTag.sequence:type_name -> march.v1.SequencePolicy
-	3,  // 13: march.v1.TimeTag.rollback:type_name -> march.v1.RollbackPolicy
-	14, // 14: march.v1.TimeTag.max_wait:type_name -> google.protobuf.Duration
-	4,  // 15: march.v1.UpdateTagRequest.tag:type_name -> march.v1.Tag
-	4,  // 16: march.v1.UpdateTagResponse.tag:type_name -> march.v1.Tag
-	4,  // 17: march.v1.SkipTagResponse.tag:type_name -> march.v1.Tag
-	14, // 18: march.v1.PrescaleTagRequest.duration:type_name -> google.protobuf.Duration
-	4,  // 19: march.v1.PrescaleTagResponse.tag:type_name -> march.v1.Tag
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	15, // 0: march.v1.Tag.reserve:type_name -> google.protobuf.Duration
+	16, // 1: march.v1.Tag.created:type_name -> google.protobuf.Timestamp
+	16, // 2: march.v1.Tag.prescale_until:type_name -> google.protobuf.Timestamp
+	14, // 3: march.v1.Tag.skips:type_name -> march.v1.Tag.SkipsEntry
+	16, // 4: march.v1.Tag.deleted:type_name -> google.protobuf.Timestamp
+	7,  // 5: march.v1.Tag.time:type_name -> march.v1.TimeTag
+	6,  // 6: march.v1.Tag.period:type_name -> march.v1.Period
+	0,  // 7: march.v1.Tag.strict_order:type_name -> march.v1.StrictOrder
+	15, // 8: march.v1.Tag.tenure_hold:type_name -> google.protobuf.Duration
+	1,  // 9: march.v1.Period.unit:type_name -> march.v1.PeriodUnit
+	16, // 10: march.v1.Period.begins:type_name -> google.protobuf.Timestamp
+	16, // 11: march.v1.Period.ends:type_name -> google.protobuf.Timestamp
+	15, // 12: march.v1.TimeTag.unit:type_name -> google.protobuf.Duration
+	2,  // 13: march.v1.TimeTag.order:type_name -> march.v1.WorkerOrder
+	3,  // 14: march.v1.TimeTag.sequence:type_name -> march.v1.SequencePolicy
+	4,  // 15: march.v1.TimeTag.rollback:type_name -> march.v1.RollbackPolicy
+	15, // 16: march.v1.TimeTag.max_wait:type_name -> google.protobuf.Duration
+	5,  // 17: march.v1.UpdateTagRequest.tag:type_name -> march.v1.Tag
+	5,  // 18: march.v1.UpdateTagResponse.tag:type_name -> march.v1.Tag
+	5,  // 19: march.v1.SkipTagResponse.tag:type_name -> march.v1.Tag
+	15, // 20: march.v1.PrescaleTagRequest.duration:type_name -> google.protobuf.Duration
+	5,  // 21: march.v1.PrescaleTagResponse.tag:type_name -> march.v1.Tag
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_march_v1_tag_proto_init() }
@@ -1320,7 +1399,7 @@ func file_march_v1_tag_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_march_v1_tag_proto_rawDesc), len(file_march_v1_tag_proto_rawDesc)),
-			NumEnums:      4,
+			NumEnums:      5,
 			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -39,6 +39,15 @@ func needs(prefix string, before Before, w Write) []string {
 	case w.ModRevision == 0:
 		return nil
 	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
+		all := []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag),
+			prefix + "rooms/" + string(w.Room) + "/", w.Key}
+		if t, _ := before.Tag(w.Entry.Tag); t.StrictOrder != "" {
+			all = append(all, prefix+"holders/"+string(w.Room)+"/"+string(w.Entry.Tag))
+		}
+		return all
+	case w.Kind == "holders" && w.Entry.Holder.Released:
+		return []string{w.Key}
+	case w.Kind == "holders":
 		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag),
 			prefix + "rooms/" + string(w.Room) + "/", w.Key}
 	case slices.Contains([]string{"workers", "windows", "machines", "clients"}, w.Kind) &&

@@ -1,0 +1,290 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/admin"
+	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+)
+
+// ordered is a process of a room that wants to hold the tag o, whose hold is 3 s.
+type ordered struct {
+	*process
+	source allocator.Source
+}
+
+// startOrdered starts a process of room a that confirms its tenures.
+func (c *cluster) startOrdered(t *testing.T) *ordered {
+	t.Helper()
+	p := &ordered{process: c.start("a")}
+	ctx, stop := context.WithCancel(t.Context())
+	running := make(chan error)
+	go func() { running <- p.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-running })
+	return p
+}
+
+// hold reads the tag, and takes it.
+func (p *ordered) hold(t *testing.T, silent string) (*ledger.Tenure, *record.Holder) {
+	t.Helper()
+	source, settings, err := p.Source(t.Context(), "o")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure, other, err := p.Hold(t.Context(), source, settings.TenureHold.Duration(), silent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.source = source
+	return tenure, other
+}
+
+// lease leases n IDs in the tenure.
+func (p *ordered) lease(t *testing.T, n int64) allocator.Segment {
+	t.Helper()
+	seg, err := p.source.Lease(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seg
+}
+
+func inOrder(t *testing.T, test func(t *testing.T, c *cluster)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, "100 a=0-50 b=50-100")
+		c.Tag("o", func(s *record.TagSettings) { s.StrictOrder, s.TenureHold = record.OrderRoom, record.DefaultTenureHold })
+		test(t, c)
+		c.Check()
+	})
+}
+
+func wantAdmits(t *testing.T, tenure *ledger.Tenure, want bool) {
+	t.Helper()
+	if err := tenure.Admits(); (err == nil) != want {
+		t.Errorf("admits: %v; want %v", err, want)
+	}
+}
+
+func TestTenureWaitsAndIsConfirmed(t *testing.T) {
+	inOrder(t, func(t *testing.T, c *cluster) {
+		p, q := c.startOrdered(t), c.startOrdered(t)
+		first, _ := p.hold(t, "")
+		p.lease(t, 10)
+		time.Sleep(3299 * time.Millisecond)
+		wantAdmits(t, first, false)
+		time.Sleep(time.Millisecond)
+		wantAdmits(t, first, true)
+		if _, other := q.hold(t, ""); other == nil || other.Instance != p.Name() {
+			t.Fatalf("the tag is held by %+v", other)
+		}
+		time.Sleep(time.Minute) // confirmed all the while
+		wantAdmits(t, first, true)
+		p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NotDone} })
+		time.Sleep(3 * time.Second)
+		wantAdmits(t, first, false)
+		p.Conn.Fate(nil)
+		time.Sleep(10 * time.Second)
+		wantAdmits(t, first, true) // the key still shows it
+	})
+}
+
+func TestTenureEndsAsAnotherBegins(t *testing.T) {
+	inOrder(t, func(t *testing.T, c *cluster) {
+		p, q := c.startOrdered(t), c.startOrdered(t)
+		first, _ := p.hold(t, "")
+		p.lease(t, 10)
+		_, other := q.hold(t, "")
+		second, _ := q.hold(t, other.Nonce) // p is silent
+		ended := make(chan struct{})
+		first.OnEnd(func() { close(ended) })
+		if seg := q.lease(t, 10); seg.First < 11 {
+			t.Errorf("leased %v", seg)
+		}
+		_, err := p.source.Lease(t.Context(), 10)
+		ledgertest.WantKind(t, err, allocator.Conflict, "its tenure here has ended")
+		<-ended
+		wantAdmits(t, first, false)
+		wantAdmits(t, second, false)
+		time.Sleep(3300 * time.Millisecond)
+		wantAdmits(t, second, true)
+	})
+}
+
+func TestReleaseLeavesTheRest(t *testing.T) {
+	inOrder(t, func(t *testing.T, c *cluster) {
+		p, q := c.startOrdered(t), c.startOrdered(t)
+		first, _ := p.hold(t, "")
+		seg := p.lease(t, 10)
+		_, rest := seg.Split(4)
+		held := func() []allocator.Segment { return []allocator.Segment{rest} }
+		first.Release(held) // it waits: the key stays
+		time.Sleep(time.Second)
+		if _, other := q.hold(t, ""); other == nil {
+			t.Fatal("a tenure was released that had not opened")
+		}
+		first, _ = p.hold(t, "")
+		seg = p.lease(t, 10)
+		_, rest = seg.Split(4)
+		time.Sleep(3300 * time.Millisecond)
+		first.Release(held)
+		time.Sleep(time.Second)
+		wantAdmits(t, first, false)
+		second, _ := q.hold(t, "")
+		wantAdmits(t, second, true) // at once
+		if got := q.lease(t, 100); got.First != rest.First || got.Count != rest.Count {
+			t.Errorf("leased %v, and the rest is %v", got, rest)
+		}
+		if got := q.lease(t, 10); got.First != rest.Last()+1 {
+			t.Errorf("leased %v after the rest %v", got, rest)
+		}
+	})
+}
+
+func TestRestIsAGapUnderAnotherLayoutOrEpoch(t *testing.T) {
+	for name, change := range map[string]func(c *cluster){
+		"layout": func(c *cluster) { c.Move("100 a=0-40 b=50-100") },
+		"epoch":  func(c *cluster) { c.Move("100 a=0-40 b=50-100"); c.Began(1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inOrder(t, func(t *testing.T, c *cluster) {
+				p := c.startOrdered(t)
+				tenure, _ := p.hold(t, "")
+				seg := p.lease(t, 10)
+				time.Sleep(3300 * time.Millisecond)
+				tenure.Release(func() []allocator.Segment { return []allocator.Segment{seg} })
+				time.Sleep(time.Second)
+				change(c)
+				next, _ := p.hold(t, "")
+				wantAdmits(t, next, name == "layout")
+				if got := p.lease(t, 10); got.First <= seg.Last() {
+					t.Errorf("leased %v after %v", got, seg)
+				}
+			})
+		})
+	}
+}
+
+// holdFor takes the tag for a hold of its own.
+func (p *ordered) holdFor(t *testing.T, tag allocator.Tag, hold time.Duration, silent string) *ledger.Tenure {
+	t.Helper()
+	source, _, err := p.Source(t.Context(), tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tenure, other, err := p.Hold(t.Context(), source, hold, silent)
+	if err != nil || other != nil {
+		t.Fatalf("%v, or held by %+v", err, other)
+	}
+	return tenure
+}
+
+func TestTakerWaitsForTheLongerHold(t *testing.T) {
+	inOrder(t, func(t *testing.T, c *cluster) {
+		p, q := c.startOrdered(t), c.startOrdered(t)
+		p.holdFor(t, "o", 10*time.Second, "")
+		_, other := q.hold(t, "")
+		next := q.holdFor(t, "o", 3*time.Second, other.Nonce) // a next life, with a shorter hold
+		time.Sleep(10999 * time.Millisecond)
+		wantAdmits(t, next, false)
+		time.Sleep(time.Millisecond)
+		wantAdmits(t, next, true)
+	})
+}
+
+func TestHoldIsOfTheTagThatWasRead(t *testing.T) {
+	inOrder(t, func(t *testing.T, c *cluster) {
+		p := c.startOrdered(t)
+		source, settings, err := p.Source(t.Context(), "o")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Update("o", func(s *record.TagSettings) { s.MaxStep++ })
+		_, _, err = p.Hold(t.Context(), source, settings.TenureHold.Duration(), "")
+		if !errors.Is(err, error(allocator.ErrClosed)) {
+			t.Errorf("held: %v", err)
+		}
+	})
+}
+
+func TestOwnReleaseComesBeforeTheNextTake(t *testing.T) {
+	inOrder(t, func(t *testing.T, c *cluster) {
+		p := c.startOrdered(t)
+		first, _ := p.hold(t, "")
+		seg := p.lease(t, 10)
+		time.Sleep(3300 * time.Millisecond)
+		first.Release(func() []allocator.Segment { return []allocator.Segment{seg} })
+		next, _ := p.hold(t, "")
+		wantAdmits(t, next, true)
+		if got := p.lease(t, 10); got.First != seg.First {
+			t.Errorf("leased %v, and the rest is %v", got, seg)
+		}
+	})
+}
+
+func TestSlowConfirmationsHoldUpNoOthers(t *testing.T) {
+	inOrder(t, func(t *testing.T, c *cluster) {
+		c.Tag("short", func(s *record.TagSettings) { s.StrictOrder, s.TenureHold = record.OrderRoom, "1s" })
+		p := c.startOrdered(t)
+		long := p.holdFor(t, "o", 10*time.Second, "")
+		p.holdFor(t, "short", time.Second, "")
+		p.Conn.Fate(func(store.Txn) ledgertest.Fate {
+			time.Sleep(1100 * time.Millisecond)
+			return ledgertest.Fate{Name: ledgertest.Done}
+		})
+		time.Sleep(time.Minute)
+		wantAdmits(t, long, true)
+	})
+}
+
+func TestYoungTenureIsSticky(t *testing.T) {
+	inOrder(t, func(t *testing.T, c *cluster) {
+		p, q := c.startOrdered(t), c.startOrdered(t)
+		p.hold(t, "")
+		_, other := q.hold(t, "")
+		time.Sleep(4299 * time.Millisecond)
+		if !q.Sticky(other) {
+			t.Error("a tenure of 4.3 s is not young")
+		}
+		time.Sleep(6 * time.Second) // a heartbeat has shown its revision for long enough
+		if q.Sticky(other) {
+			t.Error("a tenure of 10 s is young")
+		}
+	})
+}
+
+func TestOrderedTagIsLeasedInATenureOnly(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	p := c.start("a")
+	c.Tag("o", func(s *record.TagSettings) { s.StrictOrder, s.TenureHold = record.OrderRoom, record.DefaultTenureHold })
+	_, err := p.TryLease("o", 10)
+	ledgertest.WantKind(t, err, allocator.Refused, "this process does not hold it")
+}
+
+func TestOrderNeedsItsFormats(t *testing.T) {
+	m := ledgertest.NewFake(t)
+	a := admin.New(ledgertest.Open(t, m.Open()), admin.Config{Formats: 1})
+	if _, err := a.Init(t.Context(), ledgertest.Lay(t, "100 a=0-50 b=50-100"), "ann"); err != nil {
+		t.Fatal(err)
+	}
+	s := record.DefaultTag()
+	s.StrictOrder, s.TenureHold = record.OrderRoom, record.DefaultTenureHold
+	_, err := a.CreateTag(t.Context(), "o", s, "ann")
+	ledgertest.WantKind(t, err, allocator.Refused, "march cluster upgrade")
+	if _, err := a.Upgrade(t.Context(), "ann"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.CreateTag(t.Context(), "o", s, "ann"); err != nil {
+		t.Error(err)
+	}
+	_, err = a.UpdateTag(t.Context(), "o", func(s *record.TagSettings) error { s.TenureHold = "5s"; return nil }, "ann")
+	ledgertest.WantKind(t, err, allocator.Invalid, "strict_order, tenure_hold: cannot be changed")
+}

@@ -1,0 +1,499 @@
+package room
+
+import (
+	"context"
+	"io"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/texts"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/serve"
+)
+
+// Of a tag with a strict order one instance of the room, the holder, has a counter. Its chain is of one tenure
+// (ledger.Tenure), and its gate asks the tenure. Each other instance has a passed, which passes calls on to the holder.
+
+// holdOrPass returns the issuer of an ordered tag: a counter if this instance holds the tag from now on, and otherwise
+// a passed. An instance that stops takes no tag.
+func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source allocator.Source,
+	settings record.TagSettings) (issuer, error) {
+	silent := ""
+	if before, is := m.inMemory(string(name)).(*passed); is && before.takes.Load() {
+		silent = before.holder.Nonce
+	}
+	var tenure *ledger.Tenure
+	var other *record.Holder
+	stopping, err := m.status.stopping(), error(nil)
+	if stopping == nil {
+		tenure, other, err = m.instance.Hold(ctx, source, settings.TenureHold.Duration(), silent)
+	} else if other, err = m.instance.Holder(ctx, name); err == nil && other == nil {
+		err = stopping
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case tenure != nil:
+		return m.makeCounter(name, source, settings, tenure)
+	}
+	p := &passed{tags: m, name: name, holder: *other, text: m.textOf(name, settings)}
+	p.used.Store(time.Now().UnixNano())
+	if p.to, err = m.peers.dial(other.Instance, other.Address); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// releaseOrdered closes the counters of ordered tags, so that other instances take these at once.
+func (m *tags) releaseOrdered() {
+	list, _ := m.counters("", math.MaxInt)
+	for _, c := range list {
+		if c.tenure != nil {
+			m.remove(c.Tag(), c)
+		}
+	}
+}
+
+// gateIn returns the gate of an ordered tag's chain. inner is the gate that the tag has beside its tenure, nil for none.
+func gateIn(tenure *ledger.Tenure, inner allocator.Gate) allocator.Gate {
+	return func(s allocator.Segment) (newest allocator.Part, err error) {
+		if err := tenure.Admits(); err != nil || inner == nil {
+			return newest, err
+		}
+		return inner(s)
+	}
+}
+
+// ordered reports whether an issuer is one of an ordered tag.
+func ordered(i issuer) bool {
+	c, counts := i.(*counter)
+	_, passes := i.(*passed)
+	return passes || counts && c.tenure != nil
+}
+
+// passedOn is the metadata key of a call that another instance passed on to the holder of its tag. It goes no further.
+const passedOn = "march-passed"
+
+const (
+	// A holder that does not answer within passFor is silent, and it answers a call that was passed on, and has to
+	// wait, within answerFor.
+	passFor   = time.Second / 3
+	answerFor = time.Second / 4
+	// A holder that stops releases the tag while its address refuses calls already: it is silent after silentFor.
+	silentFor = 300 * time.Millisecond
+	// leastPause and longestPause bound the pause before an instance reads again who holds a tag.
+	leastPause   = 10 * time.Millisecond
+	longestPause = 320 * time.Millisecond
+)
+
+// wasPassed reports whether another instance passed a call on.
+func wasPassed(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, passedOn)) > 0
+}
+
+// wait waits until an ordered tag may be issued. The context is that of the call, for as long as it may wait. A call
+// that was passed on is refused where etcd no longer confirms the tenure: its instance may reach etcd, and takes the
+// tag. That error is Conflict.
+func (c *counter) wait(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if !wasPassed(ctx) {
+		return ctx, func() {}, c.tenure.Wait(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerFor)
+	err := c.tenure.Wait(ctx)
+	if err == nil && c.tenure.Lasts(time.Now()) <= 0 {
+		err = allocator.Errorf(allocator.Conflict, "tag %s: %w", c.Tag(), c.tenure.Admits())
+	}
+	return ctx, cancel, err
+}
+
+// Next implements issuer.
+func (c *counter) Next(ctx context.Context) (int64, error) {
+	if c.tenure == nil {
+		return c.Chain.Next(ctx)
+	}
+	ctx, cancel, err := c.wait(ctx)
+	defer cancel()
+	if err != nil {
+		return 0, err
+	}
+	id, err := c.Chain.Next(ctx)
+	return id, c.ended(err)
+}
+
+// NextN implements issuer.
+func (c *counter) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
+	if c.tenure == nil {
+		return c.Chain.NextN(ctx, n, dst)
+	}
+	ctx, cancel, err := c.wait(ctx)
+	defer cancel()
+	if err != nil {
+		return dst, err
+	}
+	dst, err = c.Chain.NextN(ctx, n, dst)
+	return dst, c.ended(err)
+}
+
+// NextRun implements issuer.
+func (c *counter) NextRun(ctx context.Context, n int64) (run allocator.Run, skipped int64, err error) {
+	if c.tenure == nil {
+		return c.Chain.NextRun(ctx, n)
+	}
+	ctx, cancel, err := c.wait(ctx)
+	defer cancel()
+	if err != nil {
+		return run, 0, err
+	}
+	run, skipped, err = c.Chain.NextRun(ctx, n)
+	return run, skipped, c.ended(err)
+}
+
+// ended returns the error of a call, which is allocator.ErrClosed if the tenure has ended: the tag's next issuer then
+// answers the call.
+func (c *counter) ended(err error) error {
+	if err != nil && c.tenure.Ended() {
+		return allocator.ErrClosed
+	}
+	return err
+}
+
+// Warm implements issuer.
+func (c *counter) Warm(ctx context.Context) error {
+	if c.tenure != nil {
+		return c.prepare(ctx, 1)
+	}
+	return c.Chain.Warm(ctx)
+}
+
+// passed is the issuer of an ordered tag that another instance of the room holds.
+type passed struct {
+	tally
+	tags   *tags
+	name   allocator.Tag
+	text   *texts.Text
+	holder record.Holder
+	to     *neighbour
+
+	used    atomic.Int64
+	closed  atomic.Bool
+	failing atomic.Bool // no call was answered with IDs since the last one that was not
+	takes   atomic.Bool // this instance is to take the tag
+	mu      struct {
+		sync.Mutex
+		looks int       // at the holder's key, since failing was set
+		first time.Time // when the first of them showed it unchanged, since when none failed; zero for none
+		last  time.Time // when the last one ended
+	}
+}
+
+// pass makes a call for n IDs at the holder. Its errors are the holder's, allocator.ErrClosed if the tag has another
+// issuer, and Unavailable. A call that another instance passed on goes no further.
+func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) error) error {
+	p.used.Store(time.Now().UnixNano())
+	if wasPassed(ctx) {
+		if err := p.look(ctx); err != nil {
+			return err
+		}
+		return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s holds it, and not this one", p.name,
+			p.holder.Instance)
+	}
+	for {
+		began := time.Now()
+		bounded, cancel := context.WithTimeout(ctx, passFor)
+		err := call(metadata.AppendToOutgoingContext(bounded, passedOn, string(p.tags.cfg.Name)))
+		cancel()
+		kind := allocator.KindOf(err)
+		switch answered := api.FromServer(err); {
+		case err == nil:
+			if p.failing.Load() {
+				p.answers()
+			}
+			p.tags.elsewhere.Add(n)
+			return nil
+		case ctx.Err() != nil:
+			return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s, which issues its IDs, did not answer before "+
+				"the caller's deadline: %w", p.name, p.holder.Instance, context.Cause(ctx))
+		case answered && (kind == allocator.Denied || kind == allocator.Unauthenticated || kind == allocator.TooMany):
+			p.tags.lines.refused.Log(time.Now(), p.tags.log.Error, "another instance refuses the calls for an ordered tag "+
+				"that this one passes on: its policy must allow them to this instance", "tag", p.name, "instance",
+				p.holder.Instance, "error", err)
+			return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s, which issues its IDs, refuses this "+
+				"instance; the instance's log says why", p.name, p.holder.Instance)
+		case answered && kind != allocator.Unavailable && kind != allocator.Conflict:
+			return allocator.Errorf(kind, "instance %s, which issues the IDs: %w", p.holder.Instance, err)
+		case !answered || kind == allocator.Conflict:
+			p.fails(began, answered)
+		}
+		p.failing.Store(true)
+		if err := p.look(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// answers notes that the holder issues.
+func (p *passed) answers() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failing.Store(false)
+	p.takes.Store(false)
+	p.mu.looks, p.mu.first = 0, time.Time{}
+}
+
+// fails notes that the holder did not answer a call that began at a time, or answered that its tenure is not confirmed.
+// This instance takes the tag if etcd had shown here before that the holder has the tag still, and has answered here
+// since: for silentFor where the holder did not answer, and its tenure is no longer young, and for half of the hold where
+// it did.
+func (p *passed) fails(began time.Time, answered bool) {
+	p.mu.Lock()
+	first := p.mu.first
+	p.mu.Unlock()
+	if first.IsZero() || !began.After(first) {
+		return
+	}
+	least := silentFor
+	if answered {
+		least = p.holder.Hold.Duration() / 2
+	}
+	if time.Since(first) >= least && (answered || !p.tags.instance.Sticky(&p.holder)) {
+		p.takes.Store(true)
+	}
+}
+
+// look reads who holds the tag, after a pause, for all callers that wait for it. It returns allocator.ErrClosed if the
+// tag has another issuer now, and nil if it is as it was.
+func (p *passed) look(ctx context.Context) error {
+	l := p.tags.share(p.name, func(l *load) (issuer, error) { return p.read(ctx, l) })
+	select {
+	case <-l.done:
+		if l.err == nil && l.tag != issuer(p) {
+			return allocator.ErrClosed
+		}
+		return l.err
+	case <-ctx.Done():
+		return allocator.Errorf(allocator.Unavailable, "tag %s: it was not read who issues its IDs before the caller's "+
+			"deadline: %w", p.name, context.Cause(ctx))
+	}
+}
+
+// read returns p if its holder has the tag still, and otherwise the tag's next issuer. It goes on when ctx ends, as
+// reread does.
+func (p *passed) read(ctx context.Context, l *load) (issuer, error) {
+	m, work := p.tags, context.WithoutCancel(ctx)
+	work, cancel := context.WithTimeout(work, ledger.LongestWork)
+	defer cancel()
+	defer context.AfterFunc(m.background, cancel)()
+	p.mu.Lock()
+	pause := min(leastPause<<min(p.mu.looks, 10), longestPause) - time.Since(p.mu.last)
+	p.mu.Unlock()
+	if !store.Sleep(work, pause) {
+		return nil, allocator.ErrClosed
+	}
+	if !p.takes.Load() && m.inMemory(string(p.name)) == issuer(p) {
+		holder, err := m.instance.Holder(work, p.name)
+		same := holder != nil && holder.Nonce == p.holder.Nonce
+		p.looked(err == nil && same)
+		if err != nil || same {
+			return p, err
+		}
+	}
+	return m.rereadNow(work, l, p)
+}
+
+// looked notes a look at the holder's key.
+func (p *passed) looked(same bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.looks++
+	p.mu.last = time.Now()
+	switch {
+	case !same:
+		p.mu.first = time.Time{}
+	case p.mu.first.IsZero():
+		p.mu.first = p.mu.last
+	}
+}
+
+// Text implements issuer.
+func (p *passed) Text() *texts.Text { return p.text }
+
+// Next implements issuer.
+func (p *passed) Next(ctx context.Context) (id int64, err error) {
+	err = p.pass(ctx, 1, func(ctx context.Context) error {
+		answer, err := p.to.Next(ctx, &marchv1.NextRequest{Tag: string(p.name)})
+		id = answer.GetId()
+		return err
+	})
+	return id, err
+}
+
+// NextN implements issuer.
+func (p *passed) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
+	return p.batch(ctx, &marchv1.NextBatchRequest{Tag: string(p.name), Count: n}, dst)
+}
+
+// NextRun implements issuer. The holder counts what it skips.
+func (p *passed) NextRun(ctx context.Context, n int64) (run allocator.Run, skipped int64, err error) {
+	runs, err := p.batch(ctx, &marchv1.NextBatchRequest{Tag: string(p.name), Count: n, Contiguous: true}, nil)
+	if err == nil && len(runs) != 1 {
+		err = allocator.Errorf(allocator.Internal, "instance %s answered with %d runs", p.holder.Instance, len(runs))
+	}
+	if err != nil {
+		return run, 0, err
+	}
+	return runs[0], 0, nil
+}
+
+func (p *passed) batch(ctx context.Context, r *marchv1.NextBatchRequest, dst []allocator.Run) ([]allocator.Run, error) {
+	err := p.pass(ctx, r.GetCount(), func(ctx context.Context) error {
+		answer, err := p.to.NextBatch(ctx, r)
+		if err == nil {
+			for _, run := range answer.GetRuns() {
+				dst = append(dst, allocator.Run{First: run.GetFirst(), Count: run.GetCount()})
+			}
+		}
+		return err
+	})
+	return dst, err
+}
+
+// prepare implements issuer: what can fail is the holder's to know.
+func (p *passed) prepare(context.Context, int64) error { return nil }
+
+func (p *passed) lease(context.Context, *tags, *marchv1.LeaseRequest) (*marchv1.LeaseResponse, error) {
+	return nil, &allocator.OrderedError{Tag: p.name}
+}
+
+// Warm implements issuer.
+func (p *passed) Warm(context.Context) error { return nil }
+
+// update implements issuer.
+func (p *passed) update(_ *tags, settings record.TagSettings) (keeps bool, err error) {
+	return settings.StrictOrder != "" && p.text.Is(settings.Format, settings.KeyCheck), nil
+}
+
+// report implements issuer.
+func (p *passed) report(m *tags, _ *round, _ time.Time) { m.scan.see(p, p.totals()) }
+
+func (p *passed) totals() totals { return totals{asked: p.asked.Load()} }
+
+// CloseUnused implements issuer.
+func (p *passed) CloseUnused(after time.Duration) bool {
+	if time.Since(time.Unix(0, p.used.Load())) < after {
+		return false
+	}
+	p.Close()
+	return true
+}
+
+// Close implements issuer. A call of a closed one is answered as long as its holder has the tag.
+func (p *passed) Close() {
+	if !p.closed.Swap(true) {
+		p.tags.peers.leave(p.to)
+	}
+}
+
+// peers has the connections to other instances of the room.
+type peers struct {
+	*process
+	mu struct {
+		sync.Mutex
+		all map[string]*neighbour // by name and address
+	}
+}
+
+// neighbour is the connection to another instance of the room.
+type neighbour struct {
+	marchv1.IDServiceClient
+	conn grpc.ClientConnInterface
+	uses int // how many issuers pass calls on by it; guarded by peers
+}
+
+// maxPeers bounds the connections that no issuer uses: instances come and go.
+const maxPeers = 256
+
+// dial returns a connection to an instance of the room. Under TLS its certificate must name the instance.
+func (p *peers) dial(name allocator.Instance, address string) (*neighbour, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := string(name) + " " + address
+	to := p.mu.all[key]
+	if to == nil {
+		options := append(serve.CallsOut(p.cfg.Tracer), grpc.WithIdleTimeout(time.Minute))
+		conn, err := p.cfg.Dial(address, append(options, p.cfg.Peers.InstanceOptions(string(p.cfg.Room), string(name))...)...)
+		if err != nil {
+			return nil, err
+		}
+		if p.mu.all == nil || len(p.mu.all) >= maxPeers {
+			p.closeLocked()
+		}
+		to = &neighbour{IDServiceClient: marchv1.NewIDServiceClient(conn), conn: conn}
+		p.mu.all[key] = to
+	}
+	to.uses++
+	return to, nil
+}
+
+// leave notes that an issuer no longer uses a connection.
+func (p *peers) leave(to *neighbour) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	to.uses--
+}
+
+// close closes the connections, of which no call passes on anything any more.
+func (p *peers) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, to := range p.mu.all {
+		to.uses = 0
+	}
+	p.closeLocked()
+}
+
+// closeLocked closes the connections that no issuer uses. The lock is held.
+func (p *peers) closeLocked() {
+	kept := make(map[string]*neighbour)
+	for key, to := range p.mu.all {
+		if to.uses > 0 {
+			kept[key] = to
+		} else if c, ok := to.conn.(io.Closer); ok {
+			_ = c.Close()
+		}
+	}
+	p.mu.all = kept
+}
+
+// reread reads a tag again, and puts its issuer in the place of one, for all who wait for that. It goes on when ctx
+// ends, for ledger.LongestWork at most and not after the server has ended.
+func (m *tags) reread(ctx context.Context, name allocator.Tag, old issuer) *load {
+	return m.share(name, func(l *load) (issuer, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.LongestWork)
+		defer cancel()
+		defer context.AfterFunc(m.background, cancel)()
+		return m.rereadNow(ctx, l, old)
+	})
+}
+
+// rereadNow is reread in a load that is under way.
+func (m *tags) rereadNow(ctx context.Context, l *load, old issuer) (issuer, error) {
+	if m.inMemory(string(l.name)) != old {
+		return nil, allocator.ErrClosed // it went meanwhile: callers that wait for the tag look again
+	}
+	leave, err := m.enter(ctx, l.name)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return m.readTag(ctx, l)
+}

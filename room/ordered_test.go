@@ -1,0 +1,271 @@
+package room_test
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/api/client"
+	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/testcluster"
+	"github.com/march-id/march/room"
+)
+
+// ordered gives a tag a strict order, and instances fewer IDs than a test asks for.
+func ordered(s *record.TagSettings) {
+	s.StrictOrder, s.TenureHold, s.MinStep, s.MaxStep = record.OrderRoom, record.DefaultTenureHold, 5, 10
+}
+
+// grows has the largest ID that was issued, and checks the next ones.
+type grows struct {
+	testing.TB
+	last int64
+}
+
+func (g *grows) check(ids ...int64) {
+	g.Helper()
+	for _, id := range ids {
+		if id <= g.last {
+			g.Errorf("%d was issued after %d", id, g.last)
+		}
+		g.last = max(g.last, id)
+	}
+}
+
+// await asks an instance until it issues, and returns after how long.
+func (g *grows) await(i *instance) time.Duration {
+	g.Helper()
+	start := time.Now()
+	i.await("it issues", func() bool {
+		id, err := i.next("o")
+		if err == nil {
+			g.check(id)
+		}
+		return err == nil
+	})
+	return time.Since(start)
+}
+
+// issuing returns a client of an instance.
+func issuing(t *testing.T, i *instance) *client.Client {
+	t.Helper()
+	c, err := client.New(bg, client.Options{Addresses: []string{i.Address},
+		Dial: []grpc.DialOption{grpc.WithContextDialer(testcluster.DialContext)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestOrderedTagGrowsOverAllInstances(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(ordered, "o")
+		a, b := c.start("a", "a1", nil), c.start("a", "a2", nil)
+		g := &grows{TB: t}
+		g.await(a)
+		for range 50 {
+			g.check(a.mustNext("o"), b.mustNext("o"))
+			batch, err := b.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "o", Count: 3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, run := range batch.GetRuns() {
+				g.check(run.GetFirst())
+				g.last = run.GetFirst() + run.GetCount() - 1
+			}
+		}
+		run, err := b.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "o", Count: 4, Contiguous: true})
+		if err != nil || len(run.GetRuns()) != 1 || run.GetRuns()[0].GetCount() != 4 {
+			t.Errorf("a run: %v, %v", run.GetRuns(), err)
+		}
+		g.check(run.GetRuns()[0].GetFirst())
+		id, err := issuing(t, b).Next(bg, "o")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.check(id)
+		refused := want{codes.FailedPrecondition, "refused", []string{"strict order"}}
+		for _, i := range []*instance{a, b} {
+			if _, err := i.Lease(bg, &marchv1.LeaseRequest{Tag: "o", Count: 5}); refused.check(err) != "" {
+				t.Errorf("lease of an ordered tag: %v", err)
+			}
+		}
+	})
+}
+
+func TestOrderedTagGoesToAnotherInstance(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(ordered, "o")
+		a, b := c.start("a", "a1", nil), c.start("a", "a2", nil)
+		g := &grows{TB: t}
+		g.await(a)
+		g.await(b)
+		issued := g.last
+		a.Stop()
+		if took := g.await(b); took > 100*time.Millisecond {
+			t.Errorf("after a clean stop nothing was issued for %v", took)
+		}
+		if g.last != issued+1 {
+			t.Errorf("after a clean stop %d follows %d", g.last, issued)
+		}
+		d := c.start("a", "a3", nil)
+		g.await(d)
+		time.Sleep(10 * time.Second)
+		b.store.cut.Store(true) // its tenure is not confirmed, and it still answers
+		time.Sleep(4 * time.Second)
+		if _, err := b.next("o"); err == nil {
+			t.Error("an ID was issued without etcd")
+		}
+		if took := g.await(d); took > 6*time.Second {
+			t.Errorf("nothing was issued for %v", took)
+		}
+		b.store.cut.Store(false)
+		g.await(b)
+		g.check(b.mustNext("o"), d.mustNext("o"))
+	})
+}
+
+// peers is the network between the instances of a room.
+type peers struct {
+	cut   atomic.Bool  // no call arrives
+	calls atomic.Int64 // that were made
+}
+
+// on makes an instance call others over the network.
+func (p *peers) on(cfg *room.Config) {
+	cfg.Dial = func(address string, options ...grpc.DialOption) (grpc.ClientConnInterface, error) {
+		return testcluster.DialInstance(address, append(options, grpc.WithChainUnaryInterceptor(func(ctx context.Context,
+			method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+			p.calls.Add(1)
+			if p.cut.Load() {
+				return status.Error(codes.Unavailable, "connection refused")
+			}
+			return invoke(ctx, method, request, answer, conn, o...)
+		}))...)
+	}
+}
+
+func TestOrderedTagOfAKilledInstance(t *testing.T) {
+	for name, c := range map[string]struct{ age, most time.Duration }{
+		"old":   {time.Minute, 4300 * time.Millisecond},
+		"young": {0, 8600 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testcluster.Bubble(t, func(t *testing.T) {
+				cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+				cluster.tag(ordered, "o")
+				a, b := cluster.start("a", "a1", network.on), cluster.start("a", "a2", network.on)
+				g := &grows{TB: t}
+				g.await(a)
+				g.await(b)
+				time.Sleep(c.age)
+				a.store.cut.Store(true)
+				network.cut.Store(true)
+				calls := network.calls.Load()
+				if took := g.await(b); took > c.most {
+					t.Errorf("nothing was issued for %v", took)
+				}
+				if calls = network.calls.Load() - calls; calls > 100 {
+					t.Errorf("%d calls were made to an instance that was killed", calls)
+				}
+				if id, err := a.next("o"); err == nil {
+					t.Errorf("an instance that does not reach etcd issued %d", id)
+				}
+			})
+		})
+	}
+}
+
+func TestInstancesThatDoNotReachEachOtherIssueInTurn(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+		cluster.tag(ordered, "o")
+		both := []*instance{cluster.start("a", "a1", network.on), cluster.start("a", "a2", network.on)}
+		g := &grows{TB: t}
+		network.cut.Store(true)
+		issued := [2]int{}
+		for range 1000 {
+			for n, i := range both {
+				ctx, cancel := context.WithTimeout(bg, 50*time.Millisecond)
+				answer, err := i.Next(ctx, &marchv1.NextRequest{Tag: "o"})
+				cancel()
+				if err == nil {
+					g.check(answer.GetId())
+					issued[n]++
+				}
+			}
+		}
+		if issued[0] < 10 || issued[1] < 10 {
+			t.Errorf("issued: %v", issued)
+		}
+	})
+}
+
+func TestClientOfAnOrderedTag(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(ordered, "o")
+		c.tag(func(s *record.TagSettings) { ordered(s); s.Format = "prefix(O-) | decimal" }, "p")
+		c.tag(nil, "plain")
+		a := c.start("a", "a1", nil)
+		c.start("a", "a2", nil)
+		g := &grows{TB: t}
+		g.await(a)
+		a.await("it issues p", func() bool { _, err := a.next("p"); return err == nil })
+		asks := issuing(t, a)
+		last := int64(0)
+		for range 3 {
+			all, err := asks.NextMany(bg, client.TagCount{Tag: "plain", Count: 2}, client.TagCount{Tag: "o", Count: 2},
+				client.TagCount{Tag: "p", Count: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.check(all[1].IDs...)
+			text, id, err := asks.NextText(bg, "p")
+			if want := fmt.Sprint("O-", id); err != nil || text != want || id <= last || all[2].IDs[0] <= last {
+				t.Errorf("got %q, %d, %v after %d and %v; want %q", text, id, err, last, all[2].IDs, want)
+			}
+			last = id
+		}
+		if text, id, err := asks.NextText(bg, "o"); err == nil {
+			t.Errorf("a tag without a format has the text %q of %d", text, id)
+		}
+	})
+}
+
+func TestPassedCallsAreCountedOnce(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(ordered, "o")
+		all := []*instance{c.start("a", "a1", nil), c.start("a", "a2", nil)}
+		g := &grows{TB: t}
+		g.await(all[0])
+		issued := int64(1)
+		for _, i := range all {
+			for range 10 {
+				g.check(i.mustNext("o"))
+				issued++
+			}
+		}
+		for _, i := range all {
+			got, err := marchv1.NewRoomServiceClient(i.Conn).GetInstance(bg, &marchv1.GetInstanceRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			issued -= got.GetStatus().GetIssued()
+		}
+		if issued != 0 {
+			t.Errorf("%d more were issued than the instances counted", issued)
+		}
+	})
+}
