@@ -47,7 +47,7 @@ type caller struct {
 		sync.Mutex
 		faults []fault        // of the next requests, of each one at most
 		met    map[string]int // how often what may happen did
-		asked  int            // requests for leases
+		asked  int            // requests for leases of the tag order, over HTTP
 		leases []lease        // that were answered
 		ends   time.Time      // of the last window that was lent
 		runs   []issued
@@ -108,7 +108,7 @@ func (c *caller) front(t *testing.T, room allocator.Room, behind string, tls, gr
 		cut(r)
 	}
 	f.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch fault := c.next(f, strings.HasSuffix(strings.ToLower(r.URL.Path), "/lease")); fault {
+		switch fault := c.next(f, strings.HasSuffix(r.URL.Path, "/order/lease")); fault {
 		case hang:
 			_, _ = io.Copy(io.Discard, r.Body) // so that the end of the connection is noticed
 			<-r.Context().Done()

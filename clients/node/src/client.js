@@ -310,11 +310,25 @@ export class Tag {
     if (n > 0) this.#lease(n);
   }
 
-  /** #lease begins to lease n IDs, or a window, or notes why not. */
+  /** #pace sets the target by the rate since it was last set. */
+  #pace(at) {
+    const { reserve, minStep, maxStep } = this.#c;
+    const issued = this.#issued - this.#left;
+    const [taken, took] = [issued - this.#paced[0], at - this.#paced[1]];
+    if (taken < this.#target / 8 && took < 10_000) return; // not enough to tell the rate
+    const wanted = clamp(taken / Math.max(took, 1) * reserve * 8 / 7, this.#target / 2, this.#target * 2);
+    this.#target = Math.floor(clamp(wanted, minStep, maxStep));
+    this.#paced = [issued, at];
+  }
+
+  /** #lease begins to lease n IDs or more, or a window, or notes why not. */
   #lease(n) {
-    this.#replaceAt = now() + Math.min(this.#again, Math.max(this.#ttl / 6, 100));
+    const at = now();
+    this.#pace(at);
+    const asked = Math.min(Math.max(n, this.#need(at)), MOST);
+    this.#replaceAt = at + Math.min(this.#again, Math.max(this.#ttl / 6, 100));
     this.#again = Math.min(2 * this.#again, 60_000);
-    this.#leasing = this.#ask(Math.min(n, MOST)).catch((error) => {
+    this.#leasing = this.#ask(asked).catch((error) => {
       this.#fail(error instanceof MarchError ? error : new MarchError("internal",
         `tag ${this.name}: an answer makes no sense: ${error.message}`, 1000, { cause: error }));
     }).finally(() => {
@@ -356,7 +370,7 @@ export class Tag {
   }
 
   #takeSegment(answer, from, sent, n) {
-    const [c, at] = [this.#c, now()];
+    const at = now();
     this.#ttl = seconds(answer.ttl) * 1000;
     let s = new Segment(answer.segment, this.#ttl > 0 ? sent + this.#ttl : Infinity).check(n);
     this.#limited(BigInt(answer.limit));
@@ -371,13 +385,6 @@ export class Tag {
       this.#replaceAt = 0;
     }
     this.#segments.push(s);
-    const issued = this.#issued - this.#left;
-    const [taken, took] = [issued - this.#paced[0], at - this.#paced[1]];
-    if (taken >= this.#target / 8 || took >= 10_000) { // enough to tell the rate
-      const wanted = clamp(taken / Math.max(took, 1) * c.reserve * 8 / 7, this.#target / 2, this.#target * 2);
-      this.#target = Math.floor(clamp(wanted, c.minStep, c.maxStep));
-      this.#paced = [issued, at];
-    }
   }
 
   #fail(error) {

@@ -309,9 +309,20 @@ class Tag:
         self._lease(self._need(at))
         return not self._failing
 
+    def _pace(self, at: float) -> None:
+        """Sets the target by the rate since it was last set."""
+        issued = self._out - (self._end - self._next)
+        taken, took = issued - self._paced[0], at - self._paced[1]
+        if taken >= self._target / 8 or took >= 10:  # enough to tell the rate
+            wanted = taken / max(took, 0.001) * self._client._reserve * 8 / 7
+            self._target = int(min(max(wanted, self._target / 2, self._client._min), self._target * 2,
+                                   self._client._max))
+            self._paced = (issued, at)
+
     def _lease(self, n: int) -> None:
-        """Leases n IDs, or a window, or notes why not. The lock is held, but not while a room is asked."""
-        c, n, nonce = self._client, min(n, MOST), secrets.token_hex(16)
+        """Leases n IDs or more, or a window, or notes why not. The lock is held, but not while a room is asked."""
+        self._pace(now())
+        c, n, nonce = self._client, min(max(n, self._need(now())), MOST), secrets.token_hex(16)
         window: Dict[str, Any] = {"nonce": nonce, "age": f"{now() - c._began:.3f}s"}
         if self._lender:
             window["held"] = {"worker": str(self._window[0]), "nonce": self._nonce}
@@ -378,12 +389,6 @@ class Tag:
             self._drop(self._old)
             self._again, self._due = 1.0, 0.0
         self._segments.append(s)
-        issued = self._out - (self._end - self._next)
-        taken, took = issued - self._paced[0], at - self._paced[1]
-        if taken >= self._target / 8 or took >= 10:  # enough to tell the rate
-            wanted = taken / max(took, 0.001) * c._reserve * 8 / 7
-            self._target = int(min(max(wanted, self._target / 2, c._min), self._target * 2, c._max))
-            self._paced = (issued, at)
 
 
 _begins: Dict[int, threading.Lock] = {}  # by process

@@ -368,9 +368,23 @@ public final class Tag {
         });
     }
 
-    /** Leases n IDs, or a window, or notes why not. The lock is held, but not while a room is asked. */
+    /** Sets the target by the rate since it was last set. */
+    private void pace(long at) {
+        long taken = issued + head.taken() - pacedIssued;
+        long took = at - pacedAt;
+        if (taken >= target / 8 || took >= 10 * SECOND) { // enough to tell the rate
+            double wanted = taken * 1e9 / Math.max(took, 1_000_000) * client.options.reserve * 8 / 7;
+            wanted = Math.min(Math.max(wanted, target / 2.0), target * 2.0);
+            target = (long) Math.min(Math.max(wanted, client.options.minStep), client.options.maxStep);
+            pacedIssued += taken;
+            pacedAt = at;
+        }
+    }
+
+    /** Leases n IDs or more, or a window, or notes why not. The lock is held, but not while a room is asked. */
     private void lease(long n) {
-        long asked = Math.min(n, MOST);
+        pace(now());
+        long asked = Math.min(Math.max(n, need(now())), MOST);
         String proof = UUID.randomUUID().toString();
         String held = lender == null ? "" : String.format(Locale.ROOT,
             ",\"held\":{\"worker\":\"%d\",\"nonce\":\"%s\"}", window.worker(), nonce);
@@ -473,14 +487,5 @@ public final class Tag {
             replaceAt = 0;
         }
         segments.addLast(s);
-        long taken = issued + head.taken() - pacedIssued;
-        long took = at - pacedAt;
-        if (taken >= target / 8 || took >= 10 * SECOND) { // enough to tell the rate
-            double wanted = taken * 1e9 / Math.max(took, 1_000_000) * client.options.reserve * 8 / 7;
-            wanted = Math.min(Math.max(wanted, target / 2.0), target * 2.0);
-            target = (long) Math.min(Math.max(wanted, client.options.minStep), client.options.maxStep);
-            pacedIssued += taken;
-            pacedAt = at;
-        }
     }
 }
