@@ -39,8 +39,7 @@ func dialRaw(ctx context.Context, counts *counts, address, method string) (*test
 			if err != nil {
 				return
 			}
-			if h := frame.Header(); h.Type == http2.FrameRSTStream || (h.Type == http2.FrameData ||
-				h.Type == http2.FrameHeaders) && h.Flags.Has(http2.FlagDataEndStream) {
+			if h := frame.Header(); h.Type == http2.FrameRSTStream || endsStream(h) {
 				counts.answered.Add(1)
 			}
 		}
@@ -75,8 +74,8 @@ func (c *countedConn) Write(b []byte) (int, error) {
 
 // messages returns how many frames with messages begin in b. p parses b.
 func messages(p *frameParser, b []byte) (n int64) {
-	p.parse(b, func(h frameHeader) {
-		if h.Kind == http2.FrameData {
+	p.parse(b, func(h http2.FrameHeader) {
+		if h.Type == http2.FrameData {
 			n++
 		}
 	})

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/timeid"
@@ -21,12 +21,12 @@ type counter struct {
 	_ [128]byte
 }
 
-// A loop runs its body in rounds of 1,000 until stop is set, and returns how often it did. The functions that
-// make loops are not inlined: in a large function the compiler inlines less than in a caller's own loop. Each
-// source of IDs has a loop of its own, as TryNext is inlined only where its type is known.
-type loop func(stop *atomic.Bool) (done int64)
+// A loop makes a thousand IDs and returns their sum. The functions that make loops are not inlined: in a large
+// function the compiler inlines less than in a caller's own loop. Each source of IDs has a loop of its own, as
+// TryNext is inlined only where its type is known.
+type loop func() (sum int64, err error)
 
-// perSecond measures for a unit how often per second the body of a loop runs on some goroutines.
+// perSecond measures for a unit how many IDs a second a loop makes on some goroutines.
 func (p *part) perSecond(goroutines int, body loop) float64 {
 	return p.during(p.unit, goroutines, body)
 }
@@ -34,48 +34,39 @@ func (p *part) perSecond(goroutines int, body loop) float64 {
 func (p *part) during(d time.Duration, goroutines int, body loop) float64 {
 	var stop atomic.Bool
 	var total atomic.Int64
-	var group sync.WaitGroup
+	var group errgroup.Group
 	start := time.Now()
 	for range goroutines {
-		group.Go(func() { total.Add(body(&stop)) })
+		group.Go(func() error {
+			var done, all int64
+			for ; !stop.Load(); done += 1000 {
+				sum, err := body()
+				if err != nil {
+					return err
+				}
+				all += sum
+			}
+			total.Add(done)
+			sink.Store(all)
+			return nil
+		})
 	}
 	time.Sleep(d)
 	stop.Store(true)
-	group.Wait()
-	p.check(failed.take())
+	p.check(group.Wait())
 	return float64(total.Load()) / time.Since(start).Seconds()
 }
 
 // sink keeps results in use.
 var sink atomic.Int64
 
-// failure keeps the first error of loops. Its set must not be inlined into a loop: then every round would
-// allocate the error.
-type failure struct{ first atomic.Pointer[error] }
-
-var failed failure
-
-//go:noinline
-func (f *failure) set(err error) { f.first.CompareAndSwap(nil, &err) }
-
-func (f *failure) take() error {
-	if err := f.first.Swap(nil); err != nil {
-		return *err
-	}
-	return nil
-}
-
 //go:noinline
 func addLoop(c *counter) loop {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for ; !stop.Load(); done += 1000 {
-			for range 1000 {
-				sum += c.n.Add(1)
-			}
+	return func() (sum int64, _ error) {
+		for range 1000 {
+			sum += c.n.Add(1)
 		}
-		sink.Store(sum)
-		return done
+		return sum, nil
 	}
 }
 
@@ -84,23 +75,17 @@ func addLoop(c *counter) loop {
 //
 //go:noinline
 func chainLoop(ctx context.Context, c *allocator.Chain) loop {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for ; !stop.Load(); done += 1000 {
-			for range 1000 {
-				id, ok := c.TryNext()
-				if !ok {
-					var err error
-					if id, err = c.Next(ctx); err != nil {
-						failed.set(err)
-						return done
-					}
+	return func() (sum int64, err error) {
+		for range 1000 {
+			id, ok := c.TryNext()
+			if !ok {
+				if id, err = c.Next(ctx); err != nil {
+					return 0, err
 				}
-				sum += id
 			}
+			sum += id
 		}
-		sink.Store(sum)
-		return done
+		return sum, nil
 	}
 }
 
@@ -108,23 +93,17 @@ func chainLoop(ctx context.Context, c *allocator.Chain) loop {
 //
 //go:noinline
 func clientLoop(ctx context.Context, t *client.Tag) loop {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for ; !stop.Load(); done += 1000 {
-			for range 1000 {
-				id, ok := t.TryNext()
-				if !ok {
-					var err error
-					if id, err = t.Next(ctx); err != nil {
-						failed.set(err)
-						return done
-					}
+	return func() (sum int64, err error) {
+		for range 1000 {
+			id, ok := t.TryNext()
+			if !ok {
+				if id, err = t.Next(ctx); err != nil {
+					return 0, err
 				}
-				sum += id
 			}
+			sum += id
 		}
-		sink.Store(sum)
-		return done
+		return sum, nil
 	}
 }
 
@@ -132,23 +111,17 @@ func clientLoop(ctx context.Context, t *client.Tag) loop {
 //
 //go:noinline
 func timeLoop(ctx context.Context, g *timeid.Generator) loop {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for ; !stop.Load(); done += 1000 {
-			for range 1000 {
-				id, ok := g.TryNext()
-				if !ok {
-					var err error
-					if id, err = g.Next(ctx); err != nil {
-						failed.set(err)
-						return done
-					}
+	return func() (sum int64, err error) {
+		for range 1000 {
+			id, ok := g.TryNext()
+			if !ok {
+				if id, err = g.Next(ctx); err != nil {
+					return 0, err
 				}
-				sum += id
 			}
+			sum += id
 		}
-		sink.Store(sum)
-		return done
+		return sum, nil
 	}
 }
 
@@ -156,20 +129,15 @@ func timeLoop(ctx context.Context, g *timeid.Generator) loop {
 //
 //go:noinline
 func callLoop(next func() (int64, error)) loop {
-	return func(stop *atomic.Bool) (done int64) {
-		var sum int64
-		for ; !stop.Load(); done += 1000 {
-			for range 1000 {
-				id, err := next()
-				if err != nil {
-					failed.set(err)
-					return done
-				}
-				sum += id
+	return func() (sum int64, _ error) {
+		for range 1000 {
+			id, err := next()
+			if err != nil {
+				return 0, err
 			}
+			sum += id
 		}
-		sink.Store(sum)
-		return done
+		return sum, nil
 	}
 }
 

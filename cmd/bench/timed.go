@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // timedListener measures how long calls of one caller are in the server: from reading the last
@@ -76,9 +78,7 @@ func (c *timed) Write(b []byte) (int, error) {
 
 // ends reports whether a stream ends in b. p parses b.
 func ends(p *frameParser, b []byte) (ends bool) {
-	p.parse(b, func(h frameHeader) {
-		ends = ends || h.ends()
-	})
+	p.parse(b, func(h http2.FrameHeader) { ends = ends || endsStream(h) })
 	return ends
 }
 
