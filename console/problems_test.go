@@ -3,6 +3,7 @@ package console
 import (
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -47,8 +48,10 @@ func tells(statuses map[record.InstanceID]*marchv1.InstanceStatus) sample {
 	return s
 }
 
-// damage returns the parts of a key whose damage a recover mends.
-func damage(string) record.KeyParts { return record.KeyParts{Kind: "layout"} }
+// damage returns the parts of a key, as if it were an instance's.
+func damage(key string) record.KeyParts {
+	return record.KeyParts{Kind: "rooms", Room: "k", Instance: allocator.Instance(path.Base(key))}
+}
 
 // lines writes problems, each as "what | since | until | command", in minutes after when, and then what it hits.
 func lines(list []*marchv1.Problem) string {
@@ -173,12 +176,12 @@ func TestProblems(t *testing.T) {
 			"--without a/two\n"},
 		{"keys", findings{unreadable: []record.KeyError{{Key: "/k/b", Err: errors.New("bad")},
 			{Key: "/k/a", Err: errors.New("bad")}, {Key: "/k/b", Err: errors.New("bad")}}},
-			"key /k/a: bad | - | - | march recover\nkey /k/b: bad | - | - | march recover\n"},
+			"key /k/a: bad | - | - | march instance forget k a\nkey /k/b: bad | - | - | march instance forget k b\n"},
 		{"a key that stops all", findings{unusable: &record.KeyError{Key: "/k/b", Err: errors.New("bad")},
 			rooms: []allocator.Room{"a"}, unreadable: []record.KeyError{{Key: "/k/a", Err: errors.New("bad")},
 				{Key: "/k/b", Err: errors.New("bad")}}},
-			"key /k/b: bad | - | - | march recover\nroom a has a range, " +
-				"and no instance of it is alive | - | - | march room a\nkey /k/a: bad | - | - | march recover\n"},
+			"key /k/b: bad | - | - | march instance forget k b\nroom a has a range, " +
+				"and no instance of it is alive | - | - | march room a\nkey /k/a: bad | - | - | march instance forget k a\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.f.damage, test.f.sample.at, test.f.etcdctl = damage, after(6), "etcdctl"

@@ -68,7 +68,7 @@ func TestEtcdAway(t *testing.T) {
 			code, body := a.get("/readyz")
 			return code == http.StatusServiceUnavailable &&
 				contains(body, "[+]serving ok\n[+]layout ok", "connection refused", "readyz check failed",
-					"is not ready: it holds no IDs, and etcd has not answered since ")
+					"[-]counters failed: it holds no IDs, and etcd has not answered since ")
 		})
 		a.await("not serving", func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
 		if code, _ := a.get("/livez"); code != http.StatusOK {

@@ -199,7 +199,7 @@ func TestTellsThatItIsNotReady(t *testing.T) {
 		a.await("not ready", func() bool {
 			code, body := a.get("/readyz")
 			return code == http.StatusServiceUnavailable &&
-				contains(body, "is not ready: it holds no IDs, and ",
+				contains(body, "[-]counters failed: it holds no IDs, and ",
 					"[!]key /march/default/beat: ", "It hits a/a1 (not ready).")
 		})
 		c.put("beat", "")

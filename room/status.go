@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,7 +141,8 @@ func (h *health) checkCounters() (ids serve.Check, lacks *marchv1.Problem) {
 		ids.Note = "only those that are held" + lasts + ": " + why.Error()
 		return ids, nil
 	}
-	ids.Err = allocator.Errorf(allocator.KindOf(why), "%s%s, and %w", lacks.GetWhat(), lasts, why)
+	_, lacking, _ := strings.Cut(lacks.GetWhat(), ": ") // the instance says it of itself
+	ids.Err = allocator.Errorf(allocator.KindOf(why), "%s%s, and %w", lacking, lasts, why)
 	return ids, lacks
 }
 

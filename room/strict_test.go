@@ -122,8 +122,8 @@ func TestStrictReady(t *testing.T) {
 		}
 		a.await("it is not ready", func() bool {
 			return contains(a.request("GET /readyz"), "503 ",
-				"is not ready: it may not issue what it holds, as strict_retract is set and hold (1s) has passed, "+
-					"and etcd has not answered since ")
+				"[-]counters failed: it may not issue what it holds, as strict_retract is set and hold (1s) has "+
+					"passed, and etcd has not answered since ")
 		})
 		a.await("its health", func() bool { return a.health("") == healthpb.HealthCheckResponse_NOT_SERVING })
 		a.store.cut.Store(false)

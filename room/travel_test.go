@@ -75,7 +75,7 @@ func TestHalted(t *testing.T) {
 			t.Errorf("with nothing held: %v", err)
 		}
 		if code, body := a.get("/readyz"); code != http.StatusServiceUnavailable ||
-			!contains(body, "is not ready: it holds no IDs, and leasing is halted by ann") {
+			!contains(body, "[-]counters failed: it holds no IDs, and leasing is halted by ann") {
 			t.Errorf("readyz: %d %s", code, body)
 		}
 		ask := func(

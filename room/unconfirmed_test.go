@@ -49,7 +49,7 @@ func TestRequiredJournal(t *testing.T) {
 			t.Errorf("without its journal: %v", err)
 		}
 		if code, body := late.get("/readyz?verbose"); code != http.StatusServiceUnavailable ||
-			!contains(body, "is not ready: it holds no IDs, and instance a/a2 started without its journal") {
+			!contains(body, "[-]counters failed: it holds no IDs, and instance a/a2 started without its journal") {
 			t.Errorf("readyz: %d %s", code, body)
 		}
 		client := marchv1.NewRoomServiceClient(late.Conn)

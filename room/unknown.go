@@ -49,7 +49,9 @@ type window struct {
 const (
 	unknownFor    = 10 * time.Second
 	unknownWindow = time.Minute
-	slowly        = time.Second // on average
+	// slowly is how late answers come on average, and when a refused caller may ask again: its tag may be there then,
+	// long before the minute is over.
+	slowly = time.Second
 	// The memory is bounded, too. When it is full, it is cleared.
 	maxUnknown        = 10_000
 	maxUnknownCallers = 10_000
@@ -70,9 +72,6 @@ func (w *window) at(now time.Time) *window {
 	}
 	return w
 }
-
-// left is how long the window goes on.
-func (w *window) left(now time.Time) time.Duration { return w.began.Add(unknownWindow).Sub(now) }
 
 // ask returns nil if a caller may have a tag read, NotFound if the tag is known not
 // to exist, and TooMany if the caller asked for too many such tags.
@@ -106,10 +105,9 @@ func (u *unknown) check(caller netip.Addr, tag allocator.Tag, now time.Time) (la
 		own.answers++
 		return own.answers > most, ledger.UnknownTag(tag)
 	case own.reads >= most:
-		return true, u.limit.Refuse("tags that do not exist were asked for by one caller in a minute", own.left(now))
+		return true, u.limit.Refuse("tags that do not exist were asked for by one caller in a minute", slowly)
 	case own.reads > 0 && u.mu.all.at(now).reads >= unknownOfAll*most:
-		return true, u.limit.Refuse("tags that do not exist were asked for by all callers in a minute",
-			u.mu.all.left(now))
+		return true, u.limit.Refuse("tags that do not exist were asked for by all callers in a minute", slowly)
 	}
 	return false, nil
 }

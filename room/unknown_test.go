@@ -107,7 +107,7 @@ func TestTooManyUnknownTags(t *testing.T) {
 			}
 		}
 		if _, err := a.next("none3"); allocator.KindOf(api.FromStatus(err)) != allocator.TooMany ||
-			!strings.Contains(err.Error(), "allowed: 3 (--max-unknown-tags)") {
+			api.RetryAfter(err) < time.Second || !strings.Contains(err.Error(), "allowed: 3 (--max-unknown-tags)") {
 			t.Errorf("over gRPC: %v", err)
 		}
 		answer, err := testcluster.Client().Post("http://"+a.HTTP+"/v1/tags/none4/next", "application/json", nil)
@@ -116,7 +116,7 @@ func TestTooManyUnknownTags(t *testing.T) {
 		}
 		body, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
-		if err != nil || answer.StatusCode != http.StatusTooManyRequests ||
+		if err != nil || answer.StatusCode != http.StatusTooManyRequests || answer.Header.Get("Retry-After") == "" ||
 			!strings.Contains(string(body), "too_many") {
 			t.Errorf("over HTTP: %s %s, %v", answer.Status, body, err)
 		}

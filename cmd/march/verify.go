@@ -85,14 +85,12 @@ func runVerify(ctx context.Context, c *common, l *ledger.Ledger, quiet bool) err
 func foundByVerify(w io.Writer, report verify.Report) {
 	printProblems(w, report.Problems, report.More)
 	if h := report.Halt; h.By != "" {
-		p := problem.New(problem.Halted, "", h.Time, "by", h.By, "why", h.Why)
-		put(w, "%s; since %s; next: `%s`\n", excerpt(p.GetWhat()), h.Time.UTC().Format(time.RFC3339), p.GetCommand())
+		put(w, "%s\n", printable(problem.Line(problem.New(problem.Halted, "", h.Time, "by", h.By, "why", h.Why))))
 	}
 	if report.Settings.RequireJournal {
 		put(w, "journals are required\n")
 		for _, id := range report.Unconfirmed {
-			p := problem.New(problem.Unconfirmed, string(id), time.Time{})
-			put(w, "%s; next: `%s`\n", p.GetWhat(), p.GetCommand())
+			put(w, "%s\n", problem.Line(problem.New(problem.Unconfirmed, string(id), time.Time{})))
 		}
 	}
 }

@@ -41,8 +41,8 @@ func TestParametersOfEveryCall(t *testing.T) {
 					len(call.Args) <= which {
 					return true
 				}
-				if _, is := call.Args[which].(*ast.UnaryExpr); is {
-					return true // OfKey: TestDamages has its rows
+				if strings.HasSuffix(path, "problem/damage.go") {
+					return true // TestDamages has its rows
 				}
 				names := rowsOf(call.Args[which], file)
 				if names == nil && call.Ellipsis.IsValid() {

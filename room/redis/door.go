@@ -17,6 +17,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -128,13 +129,18 @@ func (d *Door) Run(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// errorText returns an error in Redis' form: the first word says whether to try again.
+// errorText returns an error in Redis' form: the first word says whether to try again, and the last one when, if the
+// error does.
 func errorText(err error) string {
 	switch allocator.KindOf(err) {
 	case allocator.Unauthenticated:
 		return notLoggedIn
 	case allocator.Denied:
 		return "NOPERM march: " + err.Error()
+	}
+	if wait, is := errors.AsType[*allocator.WaitError](err); is {
+		after := max(wait.After.Round(time.Second), time.Second)
+		return fmt.Sprintf("TRYAGAIN march: %v; try again after %v", err, after)
 	}
 	if api.Again(err) {
 		return "TRYAGAIN march: " + err.Error()

@@ -72,6 +72,8 @@ func (c *counters) take(tag string, n int64) (int64, error) {
 		return 0, allocator.Errorf(allocator.Exhausted, "tag full: no ID is left\r\n+OK")
 	case "away":
 		return 0, allocator.Errorf(allocator.Unavailable, "etcd is away")
+	case "busy":
+		return 0, &allocator.WaitError{After: 90 * time.Second, Err: allocator.Errorf(allocator.TooMany, "too many")}
 	case "missing":
 		return 0, allocator.Errorf(allocator.NotFound, "tag missing does not exist")
 	}
@@ -191,8 +193,10 @@ func TestExchanges(t *testing.T) {
 	for name, e := range map[string]struct{ send, want string }{
 		"counting": {bulks("INCR", "order") + bulks("incrby", "order", "10") + "INCR order\r\n" + bulks("GET",
 			"order"), ":1\r\n:11\r\n:12\r\n$2\r\n13\r\n"},
-		"errors": {bulks("INCR", "full") + bulks("INCR", "away") + bulks("INCRBY", "order", "51"),
-			"-ERR march: tag full: no ID is left  +OK\r\n-TRYAGAIN march: etcd is away\r\n-ERR march: count: 51; " +
+		"errors": {bulks("INCR", "full") + bulks("INCR", "away") + bulks("INCR", "busy") + bulks("INCRBY", "order",
+			"51"),
+			"-ERR march: tag full: no ID is left  +OK\r\n-TRYAGAIN march: etcd is away\r\n-TRYAGAIN march: too many; " +
+				"try again after 1m30s\r\n-ERR march: count: 51; " +
 				"allowed: 1 to 50\r\n"},
 		"missing": {bulks("GET", "missing") + bulks("EXISTS", "missing", "order") + bulks("MGET", "order",
 			"missing"), "$-1\r\n:1\r\n*2\r\n$1\r\n1\r\n$-1\r\n"},

@@ -74,10 +74,10 @@ func alarms(ctx context.Context, cluster *record.Cluster) <-chan []string {
 		status, err := cluster.Status(ctx)
 		if err == nil && status.Corrupt {
 			lines = append(lines, "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: "+
-				"no IDs are leased; next: `march status`")
+				"no IDs are leased. Next: `march status`")
 		}
 		if err == nil && status.NoSpace {
-			lines = append(lines, "etcd is full, and takes no writes: no IDs are leased; next: `march status`")
+			lines = append(lines, "etcd is full, and takes no writes: no IDs are leased. Next: `march status`")
 		}
 		found <- lines
 	}()
@@ -136,7 +136,7 @@ func (v *verification) others(ctx context.Context) error {
 		}
 	}
 	if v.active != "" && !v.runs {
-		v.add("key %s: there is no migration %s; "+stops, k.ActiveMigration(), v.active)
+		v.add("key %s: there is no migration %s. "+stops, k.ActiveMigration(), v.active)
 	}
 	return nil
 }
@@ -177,7 +177,7 @@ func (v *verification) rest(ctx context.Context, prefix string, size int64, foun
 }
 
 // stops is what a wrong name of the migration under way stops.
-const stops = "it stops migrations: none goes on, and no other starts; next: delete the key"
+const stops = "It stops migrations: none goes on, and no other starts. Delete the key."
 
 // take checks a key that is not one of a tag.
 func (v *verification) take(kv store.KV) {
@@ -229,7 +229,7 @@ func (v *verification) take(kv store.KV) {
 		v.worker(kv.Key, key.Worker, value)
 	case record.Migration:
 		if underWay && value.State.Ended() {
-			v.add("key %s: migration %s is %s; "+stops, k.ActiveMigration(), v.active, value.State)
+			v.add("key %s: migration %s is %s. "+stops, k.ActiveMigration(), v.active, value.State)
 		}
 	}
 }
