@@ -50,6 +50,7 @@ type moveView struct {
 type change struct {
 	room         string
 	was, is      *marchv1.Range
+	same         bool    // the range, under one boundary
 	residues     string  // that it gains and loses, under one boundary
 	rate         float64 // IDs per second now; -1 for unknown
 	before, then float64 // the part of rate that falls on a hundredth of the residues; -1 for unknown, or no range
@@ -77,6 +78,7 @@ func roomChanges(before, after *marchv1.Layout) (list []change) {
 	for _, room := range operator.ByLower(rooms) {
 		c := change{room: room, was: before.GetRooms()[room], is: after.GetRooms()[room]}
 		if before.GetBoundary() == after.GetBoundary() {
+			c.same = proto.Equal(c.was, c.is)
 			both := max(0, min(c.was.GetUpper(), c.is.GetUpper())-max(c.was.GetLower(), c.is.GetLower()))
 			if gains := c.is.GetUpper() - c.is.GetLower() - both; gains > 0 {
 				c.residues = "+" + num(gains)
@@ -88,14 +90,6 @@ func roomChanges(before, after *marchv1.Layout) (list []change) {
 		list = append(list, c)
 	}
 	return list
-}
-
-// changes lists the rooms for which two layouts differ.
-func changes(before, after *marchv1.Layout) []change {
-	same := before.GetBoundary() == after.GetBoundary()
-	return slices.DeleteFunc(roomChanges(before, after), func(c change) bool {
-		return same && proto.Equal(c.was, c.is)
-	})
 }
 
 // listChanges shows changes with columns.
@@ -110,11 +104,11 @@ func moveViews(from *marchv1.Layout, moves []*marchv1.Move, colour palette) []mo
 	var list []moveView
 	before := from
 	for i, m := range moves {
+		changes := slices.DeleteFunc(roomChanges(before, m.GetLayout()), func(c change) bool { return c.same })
 		list = append(list, moveView{
 			Move: m, Number: i + 1, State: "later", Before: newBar(before, colour),
 			After: newBar(m.GetLayout(), colour), LastOfAll: i == len(moves)-1,
-			Numbers: listChanges(fmt.Sprintf("What move %d changes", i+1), changeColumns,
-				changes(before, m.GetLayout()), colour),
+			Numbers: listChanges(fmt.Sprintf("What move %d changes", i+1), changeColumns, changes, colour),
 		})
 		before = m.GetLayout()
 	}

@@ -160,7 +160,8 @@ func (h *Handler) plan(c *call, during bool) (*planner, error) {
 		return nil, err
 	}
 	p.blame(checked.GetDetails())
-	if p.Changed = len(changes(now, target)) > 0; p.wrong() || !p.Changed {
+	p.Changed = slices.ContainsFunc(roomChanges(now, target), func(c change) bool { return !c.same })
+	if p.wrong() || !p.Changed {
 		return p, nil
 	}
 	answer, err := h.console.PlanMigration(c.Context(),

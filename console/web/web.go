@@ -103,8 +103,8 @@ func New(cfg Config) (*Handler, error) {
 		{name: "capacity", label: "Capacity", title: "What runs out first", path: "/capacity", every: 5 * second,
 			lists: true, build: (*Handler).capacity},
 		{name: "tags", label: "Tags", path: "/tags", every: 2 * second, ofRooms: true, lists: true,
-			build: (*Handler).tags, filter: &filter{Button: "Search", All: "All tags", Fields: []field{
-				{Name: "search", Label: "Search tags", Type: "search", Place: "Part of a name", Most: 63, Bare: true}}}},
+			build: (*Handler).tags, filter: &filter{Button: "Search", All: "All tags", Fields: []field{{Name: "search",
+				Label: "Search tags", Type: "search", Place: "Part of a name", Most: 63, Bare: true}}}},
 		{name: "tag", nav: "tags", path: "/tags/{tag}", every: second, ofRooms: true, build: (*Handler).tag},
 		{name: "migrations", label: "Migrations", path: "/migrations", every: second, ofRooms: true,
 			build: (*Handler).migrations},

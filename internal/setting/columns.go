@@ -25,11 +25,11 @@ type Column[T any] struct {
 	Value  func(T) any
 }
 
-// Room and TagName are names.
-type (
-	Room    string
-	TagName string
-)
+// Room is the name of a room.
+type Room string
+
+// TagName is the name of a tag.
+type TagName string
 
 // Instance is an instance of a room, and why it does not issue; empty if it does.
 type Instance struct{ Room, Name, Failure string }
@@ -171,11 +171,11 @@ func RoomCostsOf(tags []*marchv1.TagCost) (list []RoomCost) {
 	return list
 }
 
-// Actor is who made a change, and Object what it was of, perhaps with a note behind it.
-type (
-	Actor  string
-	Object string
-)
+// Actor is who made a change.
+type Actor string
+
+// Object is what a change was of, perhaps with a note behind it.
+type Object string
 
 // Col returns a column.
 func Col[T, V any](title string, value func(T) V) Column[T] {
