@@ -56,7 +56,7 @@ const (
 	strictOrder   = "strict"
 )
 
-// Ordered reports whether err is a status of a tag with a strict order, of which nothing is leased. Next issues its IDs.
+// Ordered reports whether err is a status of a tag with a strict order, of which nothing is leased. Next has its IDs.
 func Ordered(err error) bool { return metadata(err, MetadataOrder) == strictOrder }
 
 // LimitOf returns the tag's limit if err is a status that names one, otherwise 0. A

@@ -42,7 +42,7 @@ type Config struct {
 	AdvertiseAdmin string `flag:"advertise-admin" check:"address" help:"the address at which consoles and operators reach --admin-grpc (default that address, with this host's name for 0.0.0.0)"`
 	// Diagnose answers operators' questions about the process; nil if none are answered.
 	Diagnose *problem.Host
-	// Peers are those with which the instance passes calls for ordered tags on to another instance of its room, and Dial
+	// Peers are those with which the instance passes calls for ordered tags on to another instance of its room. Dial
 	// returns a connection to that. Default api.Dial.
 	Peers api.Credentials
 	Dial  func(address string, options ...grpc.DialOption) (grpc.ClientConnInterface, error)

@@ -34,7 +34,8 @@ func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source alloca
 	}
 	var tenure *ledger.Tenure
 	var other *record.Holder
-	stopping, err := m.status.stopping(), error(nil)
+	var err error
+	stopping := m.status.stopping()
 	if stopping == nil {
 		tenure, other, err = m.instance.Hold(ctx, source, settings.TenureHold.Duration(), silent)
 	} else if other, err = m.instance.Holder(ctx, name); err == nil && other == nil {
@@ -64,7 +65,7 @@ func (m *tags) releaseOrdered() {
 	}
 }
 
-// gateIn returns the gate of an ordered tag's chain. inner is the gate that the tag has beside its tenure, nil for none.
+// gateIn returns the gate of an ordered tag's chain. inner is the gate that the tag has beside it, nil for none.
 func gateIn(tenure *ledger.Tenure, inner allocator.Gate) allocator.Gate {
 	return func(s allocator.Segment) (newest allocator.Part, err error) {
 		if err := tenure.Admits(); err != nil || inner == nil {
@@ -221,11 +222,11 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 			p.tags.elsewhere.Add(n)
 			return nil
 		case ctx.Err() != nil:
-			return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s, which issues its IDs, did not answer before "+
-				"the caller's deadline: %w", p.name, p.holder.Instance, context.Cause(ctx))
+			return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s, which issues its IDs, did not answer "+
+				"before the caller's deadline: %w", p.name, p.holder.Instance, context.Cause(ctx))
 		case answered && (kind == allocator.Denied || kind == allocator.Unauthenticated || kind == allocator.TooMany):
-			p.tags.lines.refused.Log(time.Now(), p.tags.log.Error, "another instance refuses the calls for an ordered tag "+
-				"that this one passes on: its policy must allow them to this instance", "tag", p.name, "instance",
+			p.tags.lines.refused.Log(time.Now(), p.tags.log.Error, "another instance refuses the calls for an ordered "+
+				"tag that this one passes on: its policy must allow them to this instance", "tag", p.name, "instance",
 				p.holder.Instance, "error", err)
 			return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s, which issues its IDs, refuses this "+
 				"instance; the instance's log says why", p.name, p.holder.Instance)
@@ -252,8 +253,8 @@ func (p *passed) answers() {
 
 // fails notes that the holder did not answer a call that began at a time, or answered that its tenure is not confirmed.
 // This instance takes the tag if etcd had shown here before that the holder has the tag still, and has answered here
-// since: for silentFor where the holder did not answer, and its tenure is no longer young, and for half of the hold where
-// it did.
+// since: for silentFor where the holder did not answer, and its tenure is no longer young, and for half of the hold
+// where it did.
 func (p *passed) fails(began time.Time, answered bool) {
 	p.mu.Lock()
 	first := p.mu.first
@@ -281,8 +282,8 @@ func (p *passed) look(ctx context.Context) error {
 		}
 		return l.err
 	case <-ctx.Done():
-		return allocator.Errorf(allocator.Unavailable, "tag %s: it was not read who issues its IDs before the caller's "+
-			"deadline: %w", p.name, context.Cause(ctx))
+		return allocator.Errorf(allocator.Unavailable, "tag %s: it was not read who issues its IDs before the "+
+			"caller's deadline: %w", p.name, context.Cause(ctx))
 	}
 }
 
@@ -430,7 +431,8 @@ func (p *peers) dial(name allocator.Instance, address string) (*neighbour, error
 	to := p.mu.all[key]
 	if to == nil {
 		options := append(serve.CallsOut(p.cfg.Tracer), grpc.WithIdleTimeout(time.Minute))
-		conn, err := p.cfg.Dial(address, append(options, p.cfg.Peers.InstanceOptions(string(p.cfg.Room), string(name))...)...)
+		options = append(options, p.cfg.Peers.InstanceOptions(string(p.cfg.Room), string(name))...)
+		conn, err := p.cfg.Dial(address, options...)
 		if err != nil {
 			return nil, err
 		}

@@ -144,14 +144,15 @@ type peers struct {
 // on makes an instance call others over the network.
 func (p *peers) on(cfg *room.Config) {
 	cfg.Dial = func(address string, options ...grpc.DialOption) (grpc.ClientConnInterface, error) {
-		return testcluster.DialInstance(address, append(options, grpc.WithChainUnaryInterceptor(func(ctx context.Context,
-			method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+		over := func(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			p.calls.Add(1)
 			if p.cut.Load() {
 				return status.Error(codes.Unavailable, "connection refused")
 			}
 			return invoke(ctx, method, request, answer, conn, o...)
-		}))...)
+		}
+		return testcluster.DialInstance(address, append(options, grpc.WithChainUnaryInterceptor(over))...)
 	}
 }
 

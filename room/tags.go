@@ -314,7 +314,8 @@ func (m *tags) readCounter(ctx context.Context, name allocator.Tag) (issuer, err
 // makeCounter makes the chain of a tag that was read; in a tenure that of an ordered one.
 func (m *tags) makeCounter(tag allocator.Tag, source allocator.Source, settings record.TagSettings,
 	tenure *ledger.Tenure) (issuer, error) {
-	chain := &counter{text: m.textOf(tag, settings), period: settings.Period, tenure: tenure, strict: m.strict(settings)}
+	chain := &counter{text: m.textOf(tag, settings), period: settings.Period, tenure: tenure}
+	chain.strict = m.strict(settings)
 	gate := m.gateOf(settings)
 	if tenure != nil {
 		gate = gateIn(tenure, gate)

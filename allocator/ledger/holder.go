@@ -133,8 +133,8 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 	}
 	s.tenure = t
 	i.holders.add(t)
-	l.log.Info("holds an ordered tag", "tag", s.name, "room", i.room, "opens_in", time.Until(t.opens).Round(time.Millisecond),
-		"rest", t.rest.Count)
+	l.log.Info("holds an ordered tag", "tag", s.name, "room", i.room, "rest", t.rest.Count,
+		"opens_in", time.Until(t.opens).Round(time.Millisecond))
 	return t, nil
 }
 
@@ -171,5 +171,3 @@ func waitFor(hold time.Duration) time.Duration { return hold + hold/10 }
 func (i *Instance) Sticky(h *record.Holder) bool {
 	return !i.ledger.sawBefore(h.KV.ModRevision, time.Now().Add(-waitFor(h.Hold.Duration())-time.Second))
 }
-
-func (s *tagSource) holderKey() string { return s.instance.ledger.keys.Holder(s.instance.room, s.name) }

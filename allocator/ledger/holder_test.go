@@ -57,11 +57,15 @@ func (p *ordered) lease(t *testing.T, n int64) allocator.Segment {
 	return seg
 }
 
+func strictly(s *record.TagSettings) {
+	s.StrictOrder, s.TenureHold = record.OrderRoom, record.DefaultTenureHold
+}
+
 func inOrder(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
-		c.Tag("o", func(s *record.TagSettings) { s.StrictOrder, s.TenureHold = record.OrderRoom, record.DefaultTenureHold })
+		c.Tag("o", strictly)
 		test(t, c)
 		c.Check()
 	})
@@ -264,7 +268,7 @@ func TestYoungTenureIsSticky(t *testing.T) {
 func TestOrderedTagIsLeasedInATenureOnly(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	p := c.start("a")
-	c.Tag("o", func(s *record.TagSettings) { s.StrictOrder, s.TenureHold = record.OrderRoom, record.DefaultTenureHold })
+	c.Tag("o", strictly)
 	_, err := p.TryLease("o", 10)
 	ledgertest.WantKind(t, err, allocator.Refused, "this process does not hold it")
 }

@@ -124,8 +124,8 @@ func (t *Tenure) Wait(ctx context.Context) error {
 	case <-t.over:
 		return allocator.ErrClosed
 	case <-ctx.Done():
-		return allocator.Errorf(allocator.Unavailable, "tag %s: this instance holds it since %s and issues nothing before "+
-			"tenure_hold and a tenth have passed, as the one that held it before may still issue: %w", t.tag,
+		return allocator.Errorf(allocator.Unavailable, "tag %s: this instance holds it since %s and issues nothing "+
+			"before tenure_hold and a tenth have passed, as the one that held it before may still issue: %w", t.tag,
 			t.holder.Taken.UTC().Format(time.RFC3339), context.Cause(ctx))
 	}
 }
@@ -143,8 +143,8 @@ func (t *Tenure) Admits() error {
 	case now.Before(t.opens): // by the monotonic clock
 		return allocator.Errorf(allocator.Unavailable, "tag %s: the tenure before may still issue", t.tag)
 	case t.Lasts(now) <= 0:
-		return allocator.Errorf(allocator.Unavailable, "tag %s: no ID is issued, because its calls are ordered, and etcd has "+
-			"not confirmed for tenure_hold (%v) that this instance holds it", t.tag, t.hold)
+		return allocator.Errorf(allocator.Unavailable, "tag %s: no ID is issued, because its calls are ordered, and "+
+			"etcd has not confirmed for tenure_hold (%v) that this instance holds it", t.tag, t.hold)
 	}
 	return nil
 }
@@ -371,7 +371,7 @@ func (i *Instance) releaseAll(ctx context.Context) {
 // releasesAtOnce bounds the releases under way at once.
 const releasesAtOnce = 64
 
-// SendReleases releases the keys of the tenures that the room has released; those that are under way are through when it
+// SendReleases releases the keys of the tenures that the room has released; those under way are through when it
 // returns. Its error is that of etcd: such a key may be released or not.
 func (i *Instance) SendReleases(ctx context.Context) error {
 	h, l := &i.holders, i.ledger

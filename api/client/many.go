@@ -85,7 +85,8 @@ func (t *Tag) prepare(ctx context.Context, n int64) (ofRoom bool, err error) {
 		}
 	}
 	return byKind(t, func() (bool, error) {
-		return leased(t, func() (bool, error) { return false, t.chain.WarmN(ctx, n) }, func() (bool, error) { return true, nil })
+		return leased(t, func() (bool, error) { return false, t.chain.WarmN(ctx, n) },
+			func() (bool, error) { return true, nil })
 	}, func(d *timed) (bool, error) {
 		if d.wide {
 			return false, t.ofText(texts.ErrNoNumber)

@@ -283,7 +283,8 @@ func (t *Tag) nextNOfRoom(ctx context.Context, n int64, dst Runs) (Runs, error) 
 	}
 	for n > 0 {
 		request := &marchv1.NextBatchRequest{Tag: string(t.name), Count: min(n, api.MaxBatch)}
-		answer, err := ask(ctx, t.client.pool, "IDs of tag "+string(t.name), marchv1.IDServiceClient.NextBatch, request, nil)
+		answer, err := ask(ctx, t.client.pool, "IDs of tag "+string(t.name), marchv1.IDServiceClient.NextBatch, request,
+			nil)
 		if err != nil {
 			return dst, err
 		}
@@ -296,7 +297,7 @@ func (t *Tag) nextNOfRoom(ctx context.Context, n int64, dst Runs) (Runs, error) 
 	return dst, nil
 }
 
-// leased returns what chain does, or for a tag with a strict order what room returns: of such a tag rooms lease nothing.
+// leased returns what chain does, or for a tag with a strict order, of which rooms lease nothing, what room returns.
 func leased[T any](t *Tag, chain, room func() (T, error)) (T, error) {
 	if !t.isOrdered() {
 		got, err := chain()

@@ -173,15 +173,17 @@ func (w *world) checkOrder() {
 			}
 		}
 		for _, a := range calls {
-			before, _ := slices.BinarySearchFunc(ends, a.began, func(e end, at time.Time) int { return cmp.Or(e.at.Compare(at), 1) })
+			before, _ := slices.BinarySearchFunc(ends, a.began, func(e end, at time.Time) int {
+				return cmp.Or(e.at.Compare(at), 1)
+			})
 			w.count("calls of an ordered tag checked", 1)
 			if before == 0 {
 				continue
 			}
 			if last := ends[most[before-1]]; last.last >= a.runs[0].First {
 				other := calls[last.call]
-				w.Errorf("INVERSION: room %s: a call that began at %v got %v of %s, and %v of %s were answered at %v", room,
-					a.began.Sub(w.began), a.runs, a.by.id, other.runs, other.by.id, last.at.Sub(w.began))
+				w.Errorf("INVERSION: room %s: a call that began at %v got %v of %s, and %v of %s were answered at %v",
+					room, a.began.Sub(w.began), a.runs, a.by.id, other.runs, other.by.id, last.at.Sub(w.began))
 			}
 		}
 	}

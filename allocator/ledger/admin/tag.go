@@ -104,8 +104,8 @@ func (a *Admin) nextLife(ctx context.Context, t record.Tag, says creation) (l li
 	}
 	if t.StrictOrder != "" {
 		if !s.Layout().Upgraded() {
-			return l, allocator.Errorf(allocator.Refused, "strict_order: not before the formats of this version are turned "+
-				"on: first, `march etcd roles` prints the rights that rooms then need; then `march cluster upgrade`")
+			return l, allocator.Errorf(allocator.Refused, "strict_order: not before the formats of this version are "+
+				"turned on: first give rooms the rights that `march etcd roles` prints; then `march cluster upgrade`")
 		}
 		l.conds = append(l.conds, a.Ledger.Holds(s)...) // older builds do not read such a tag
 	}

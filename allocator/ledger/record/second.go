@@ -86,8 +86,8 @@ func (t Tag) Unknown(total int64, ever []allocator.Room, marks map[allocator.Roo
 			"if it had texts, or IDs as large as these, they may come again", t.Name)
 	}
 	if t.StrictOrder != "" {
-		return allocator.Errorf(allocator.Refused, "rooms have marks of an earlier tag %s, of which it is not known whether "+
-			"it had a strict order: where its deletion was not seen yet, its IDs are still issued without one", t.Name)
+		return allocator.Errorf(allocator.Refused, "rooms have marks of an earlier tag %s, of which it is not known "+
+			"whether it had a strict order: where its deletion was not seen, IDs are still issued without one", t.Name)
 	}
 	for _, room := range ever {
 		if marks[room].Total < total {
