@@ -35,8 +35,7 @@ const (
 	// long it reads them: the answer must come at once.
 	maxHead    = 1000
 	headWithin = 300 * time.Millisecond
-	// indexShare bounds the share of the time that is spent on reading tags: a
-	// tenth.
+	// indexShare bounds the share of the time that is spent on reading tags: a tenth.
 	indexShare = 10
 )
 
@@ -130,7 +129,8 @@ func (s *index) head(ctx context.Context, from, n int) (list []*marchv1.TagSumma
 		return nil
 	}
 	k, enough := 0, errors.New("enough tags")
-	_, _ = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+	walk := record.Walk{Keys: s.ledger.Cluster().Keys, Gets: s.ledger.Gets, Page: int64(min(from+n, maxHead))}
+	_, _ = walk.EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if k >= from {
 			i := newIndexed(t, marks, stored.Layout, nil)
 			list = append(list, i.summary())
