@@ -97,9 +97,12 @@ func require(doc *openapi3.T, descriptors string) error {
 				}
 			}
 			s.Required = mustHave[name]
+			if m, ok := found.(protoreflect.MessageDescriptor); ok { // answers have it, too
+				always(s, m, false)
+			}
 		case err == nil:
 			if m, ok := found.(protoreflect.MessageDescriptor); ok {
-				always(s, m)
+				always(s, m, true)
 			}
 		}
 	}
@@ -133,9 +136,11 @@ func reach(doc *openapi3.T, ref *openapi3.SchemaRef, seen map[string]bool) error
 	return nil
 }
 
-// always marks the fields that a message of answers always has.
-func always(s *openapi3.Schema, m protoreflect.MessageDescriptor) {
-	s.Required = nil
+// always marks the fields that a message of answers always has, as required if it is of answers alone.
+func always(s *openapi3.Schema, m protoreflect.MessageDescriptor, require bool) {
+	if require {
+		s.Required = nil
+	}
 	for i := range m.Fields().Len() {
 		f := m.Fields().Get(i)
 		name := f.JSONName()
@@ -143,7 +148,9 @@ func always(s *openapi3.Schema, m protoreflect.MessageDescriptor) {
 		if property == nil || f.ContainingOneof() != nil {
 			continue
 		}
-		s.Required = append(s.Required, name)
+		if require {
+			s.Required = append(s.Required, name)
+		}
 		if f.Kind() != protoreflect.MessageKind || f.IsList() || f.IsMap() {
 			continue
 		}

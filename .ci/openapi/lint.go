@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/speakeasy-api/openapi/linter"
 	"github.com/speakeasy-api/openapi/openapi"
 	openapilinter "github.com/speakeasy-api/openapi/openapi/linter"
@@ -26,6 +27,13 @@ func lint(config string, files []string) error {
 			return err
 		}
 		doc, invalid, err := openapi.Unmarshal(context.Background(), bytes.NewReader(b))
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		examples, err := openapi3.NewLoader().LoadFromData(b)
+		if err == nil {
+			err = examples.Validate(context.Background()) // whether they are of their schemas, which the linter does not
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
