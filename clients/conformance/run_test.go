@@ -487,6 +487,9 @@ func TestClients(t *testing.T) {
 	end()
 	drivers.Wait()
 	for _, c := range callers {
+		for _, f := range c.fronts {
+			f.end() // so that it notes no more
+		}
 		t.Logf("%s: %d IDs in %d leases; met %v", c.name, c.check(t, layouts), len(c.mu.leases), c.mu.met)
 	}
 	unique(t, callers)

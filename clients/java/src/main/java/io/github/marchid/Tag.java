@@ -81,10 +81,6 @@ public final class Tag {
         target = client.options.minStep;
     }
 
-    private static String escape(String text) {
-        return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
-    }
-
     /** Returns the tag's name. */
     public String name() {
         return name;
@@ -149,7 +145,8 @@ public final class Tag {
 
     /** Returns the ID of a text, of a room. */
     public long parseText(String text) {
-        return number(ask(":parse?text=" + escape(text), null), "id");
+        String escaped = URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
+        return number(ask(":parse?text=" + escaped, null), "id");
     }
 
     /** Returns the answer of a room. After a temporary error it asks again, for some seconds. */
