@@ -70,7 +70,7 @@ func (h *Handler) tag(c *call) (any, error) {
 		fact("space used", setting.Share(allocator.Used(start, limit, next)))
 	}
 	for _, f := range setting.Facts(s) {
-		if of, is := f.Value.(setting.Value); !is || !of.Of.Rare { // the form has those
+		if of, is := f.Value.(setting.Value); !is || !of.Of.Rare || of.Of.Fixed { // the form has the others
 			fact(f.Name, f.Value)
 		}
 	}

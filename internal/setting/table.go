@@ -37,12 +37,13 @@ var table = []Setting{
 	{Path: "strict_retract", Kind: Counter, Help: "issue nothing rather than an ID of a residue that the room may " +
 		"have given up: issue only if etcd recently confirmed the layout",
 		of: func(s *record.TagSettings) any { return &s.StrictRetract }, effect: strictEffect},
-	{Path: "strict_order", Kind: Counter, Fixed: true, Help: "a call that begins after another one was answered, in the " +
-		"same room, gets a larger ID; one instance of the room then issues all of the tag's IDs, without leases to clients",
+	{Path: "strict_order", Kind: Counter, Fixed: true, Help: "a call that begins after another one was answered, in " +
+		"the same room, gets a larger ID; one instance of the room then issues all of the tag's IDs, without leases to " +
+		"clients",
 		of: func(s *record.TagSettings) any { return &s.StrictOrder }},
 	{Path: "tenure_hold", Kind: Counter, Fixed: true, Rare: true, preset: string(record.DefaultTenureHold),
-		Help: "with a strict order: how long the instance that issues the IDs goes on without etcd, and another one waits " +
-			"after it was killed, 1s to 1m",
+		Help: "with a strict order: how long the instance that issues the IDs goes on without etcd, and another one " +
+			"waits after it was killed, 1s to 1m",
 		of: func(s *record.TagSettings) any { return &s.TenureHold }},
 	{Path: "format", Fixed: true, Help: "how IDs are texts, such as 'prefix(ORD-) | radix62(11)'"},
 	{Path: "key_check", Fixed: true, Help: "the check value of the format's opaque key: 16 hexadecimal digits"},
