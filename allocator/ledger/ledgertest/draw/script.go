@@ -92,7 +92,8 @@ func drawTxn(rt *rapid.T, prefix string, known int) func(mods []int64) store.Txn
 				}
 				out = append(out, store.Op{Get: &g})
 			default:
-				out = append(out, store.Op{Put: &store.Put{Key: key.Draw(rt, "key"), Value: []byte(value.Draw(rt, "value"))}})
+				put := store.Put{Key: key.Draw(rt, "key"), Value: []byte(value.Draw(rt, "value"))}
+				out = append(out, store.Op{Put: &put})
 			}
 		}
 		return out
