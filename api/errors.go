@@ -57,7 +57,7 @@ const (
 )
 
 // Ordered reports whether err is a status of a tag with a strict order, of which nothing is leased. Next has its IDs.
-func Ordered(err error) bool { return metadata(err, MetadataOrder) == strictOrder }
+func Ordered(err error) bool { return err != nil && metadata(err, MetadataOrder) == strictOrder }
 
 // LimitOf returns the tag's limit if err is a status that names one, otherwise 0. A
 // client issues no ID from the limit on.

@@ -201,6 +201,9 @@ type passed struct {
 // issuer, and Unavailable. A call that another instance passed on goes no further.
 func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) error) error {
 	p.used.Store(time.Now().UnixNano())
+	if p.closed.Load() { // the tag may have another life, with other texts
+		return allocator.ErrClosed
+	}
 	if wasPassed(ctx) {
 		if err := p.look(ctx); err != nil {
 			return err
@@ -397,7 +400,7 @@ func (p *passed) CloseUnused(after time.Duration) bool {
 	return true
 }
 
-// Close implements issuer. A call of a closed one is answered as long as its holder has the tag.
+// Close implements issuer. Calls under way are answered as long as the holder has the tag.
 func (p *passed) Close() {
 	if !p.closed.Swap(true) {
 		p.tags.peers.leave(p.to)

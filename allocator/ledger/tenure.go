@@ -390,6 +390,9 @@ func (i *Instance) SendReleases(ctx context.Context) error {
 	for _, r := range list {
 		sending.Go(func() error {
 			_, err := l.Try(ctx, store.Txn{If: []store.Cond{r.was}, Then: []store.Op{r.put}})
+			if err != nil && ctx.Err() != nil {
+				h.release(r) // the process ends, and sends it once more when it leaves
+			}
 			return err
 		})
 	}
