@@ -497,11 +497,10 @@ func supervise(ctx context.Context, log hclog.Logger) (end func()) {
 			}
 		})
 	}
-	stopping := context.AfterFunc(ctx, func() { say(daemon.SdNotifyStopping) })
+	ending := sync.OnceFunc(func() { say(daemon.SdNotifyStopping) })
+	context.AfterFunc(ctx, ending)
 	return func() {
-		if stopping() {
-			say(daemon.SdNotifyStopping)
-		}
+		ending() // and waits for it, where the other one has begun
 		stop()
 		pinging.Wait()
 	}

@@ -26,7 +26,9 @@ func (h *Handler) instances(c *call) (any, error) {
 		}
 		return cell{Class: "act", Text: actions}
 	}))
-	l := newList("Instances", columns, answer.GetInstances(), c.colour, nil)
+	l := newList("Instances", columns, answer.GetInstances(), c.colour, func(i *marchv1.Instance) listRow {
+		return listRow{ID: "i-" + i.GetRoom() + "-" + i.GetName()} // problems link to it
+	})
 	for k, i := range answer.GetInstances() {
 		l.warn(k, "Layout", i.GetVersion() < c.layout.GetLayout().GetLayout().GetVersion())
 		l.warn(k, "etcd", i.GetStatus().GetEtcdAwaySince() != nil)

@@ -208,11 +208,11 @@ func (b *browser) steering(t *testing.T) {
 
 	p.visit("/instances?room=a")
 	p.until("the silent instance was last seen long ago", lastSeen)
-	p.click(css("#instances-a-host-2 .act a[href*=forget]"))
+	p.click(css("#i-a-host-2 .act a[href*=forget]"))
 	p.says("Forget a/host-2?")
 	p.click(button("Forget it"))
 	p.says("The instance was forgotten.")
-	p.until("it is gone", `!document.querySelector("#instances-a-host-2") && document.querySelector("#instances-a-host-1")`)
+	p.until("it is gone", `!document.querySelector("#i-a-host-2") && document.querySelector("#i-a-host-1")`)
 }
 
 // fillPlanner checks that a reload keeps a plan that is being typed.
