@@ -180,8 +180,8 @@ func TestProblems(t *testing.T) {
 		{"a key that stops all", findings{unusable: &record.KeyError{Key: "/k/b", Err: errors.New("bad")},
 			rooms: []allocator.Room{"a"}, unreadable: []record.KeyError{{Key: "/k/a", Err: errors.New("bad")},
 				{Key: "/k/b", Err: errors.New("bad")}}},
-			"key /k/b: bad | - | - | march instance forget k b\nroom a has a range, " +
-				"and no instance of it is alive | - | - | march room a\nkey /k/a: bad | - | - | march instance forget k a\n"},
+			"key /k/b: bad | - | - | march instance forget k b\nroom a has a range, and no instance of it is alive" +
+				" | - | - | march room a\nkey /k/a: bad | - | - | march instance forget k a\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.f.damage, test.f.sample.at, test.f.etcdctl = damage, after(6), "etcdctl"

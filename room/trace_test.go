@@ -109,7 +109,7 @@ func TestTraces(t *testing.T) {
 	}
 	slices.Sort(own)
 	slices.Sort(others)
-	// On a slow machine the tag is read again, as the watch tells of its creation late, and the chain leases a second time.
+	// On a slow machine the tag is read again, as the watch tells of its creation late, and the chain leases again.
 	own, others = slices.Compact(own), slices.Compact(others)
 	want := []string{"room.load", "room.load > ledger.Source", "room.load > ledger.Source > etcdserverpb.KV/Txn"}
 	if !slices.Equal(own, want) {

@@ -38,8 +38,8 @@ var table = []Setting{
 		"have given up: issue only if etcd recently confirmed the layout",
 		of: func(s *record.TagSettings) any { return &s.StrictRetract }, effect: strictEffect},
 	{Path: "strict_order", Kind: Counter, Fixed: true, Help: "a call that begins after another one was answered, in " +
-		"the same room, gets a larger ID; one instance of the room then issues all of the tag's IDs, without leases to " +
-		"clients",
+		"the same room, gets a larger ID; one instance of the room then issues all of the tag's IDs, without leases " +
+		"to clients",
 		of: func(s *record.TagSettings) any { return &s.StrictOrder }},
 	{Path: "tenure_hold", Kind: Counter, Fixed: true, Rare: true, preset: string(record.DefaultTenureHold),
 		Help: "with a strict order: how long the instance that issues the IDs goes on without etcd, and another one " +
