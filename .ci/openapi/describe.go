@@ -179,8 +179,8 @@ func secure(doc *openapi3.T) {
 //go:embed examples.json
 var examples []byte
 
-// exemplify gives calls an example of a request, which each has that has a body, and of an answer. They must be of their
-// schemas.
+// exemplify gives calls an example of a request, which each has that has a body, and of an answer. They must be of
+// their schemas.
 func exemplify(doc *openapi3.T) error {
 	var all map[string]struct{ Request, Answer any }
 	if err := json.Unmarshal(examples, &all); err != nil {

@@ -32,7 +32,7 @@ func lint(config string, files []string) error {
 		}
 		examples, err := openapi3.NewLoader().LoadFromData(b)
 		if err == nil {
-			err = examples.Validate(context.Background()) // whether they are of their schemas, which the linter does not
+			err = examples.Validate(context.Background()) // of their schemas: the linter does not
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
