@@ -35,7 +35,8 @@ const (
 	// long it reads them: the answer must come at once.
 	maxHead    = 1000
 	headWithin = 300 * time.Millisecond
-	// indexShare bounds the share of the time that is spent on reading tags: a tenth.
+	// indexShare bounds the share of the time that is spent on reading tags: a
+	// tenth.
 	indexShare = 10
 )
 
@@ -129,8 +130,7 @@ func (s *index) head(ctx context.Context, from, n int) (list []*marchv1.TagSumma
 		return nil
 	}
 	k, enough := 0, errors.New("enough tags")
-	walk := record.Walk{Keys: s.ledger.Cluster().Keys, Gets: s.ledger.Gets, Page: int64(min(from+n, maxHead))}
-	_, _ = walk.EachTag(ctx, stored.Ever, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+	_, _ = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if k >= from {
 			i := newIndexed(t, marks, stored.Layout, nil)
 			list = append(list, i.summary())
