@@ -115,6 +115,14 @@ func RunsToProto(runs []allocator.Run) []*marchv1.Run {
 	return messages
 }
 
+// AppendRuns appends runs from messages to dst.
+func AppendRuns(dst []allocator.Run, messages []*marchv1.Run) []allocator.Run {
+	for _, m := range messages {
+		dst = append(dst, allocator.Run{First: m.GetFirst(), Count: m.GetCount(), Stride: m.GetStride()})
+	}
+	return dst
+}
+
 func rangeToProto(r allocator.Range) *marchv1.Range {
 	return &marchv1.Range{Lower: r.Lower, Upper: r.Upper}
 }

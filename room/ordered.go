@@ -92,7 +92,7 @@ const (
 	answerFor = time.Second / 4
 	// A holder that stops releases the tag while its address refuses calls already: it is silent after silentFor.
 	silentFor = 300 * time.Millisecond
-	// leastPause and longestPause bound the pause before an instance reads again who holds a tag.
+	// leastPause and longestPause bound the pause before an instance looks at a holder's key again.
 	leastPause   = 10 * time.Millisecond
 	longestPause = 320 * time.Millisecond
 )
@@ -274,7 +274,7 @@ func (p *passed) fails(began time.Time, answered bool) {
 	}
 }
 
-// look reads who holds the tag, after a pause, for all callers that wait for it. It returns allocator.ErrClosed if the
+// look reads the holder's key after a pause, for all callers that wait for it. It returns allocator.ErrClosed if the
 // tag has another issuer now, and nil if it is as it was.
 func (p *passed) look(ctx context.Context) error {
 	l := p.tags.share(p.name, func(l *load) (issuer, error) { return p.read(ctx, l) })
@@ -361,11 +361,7 @@ func (p *passed) NextRun(ctx context.Context, n int64) (run allocator.Run, skipp
 func (p *passed) batch(ctx context.Context, r *marchv1.NextBatchRequest, dst []allocator.Run) ([]allocator.Run, error) {
 	err := p.pass(ctx, r.GetCount(), func(ctx context.Context) error {
 		answer, err := p.to.NextBatch(ctx, r)
-		if err == nil {
-			for _, run := range answer.GetRuns() {
-				dst = append(dst, allocator.Run{First: run.GetFirst(), Count: run.GetCount()})
-			}
-		}
+		dst = api.AppendRuns(dst, answer.GetRuns())
 		return err
 	})
 	return dst, err
@@ -479,7 +475,7 @@ func (p *peers) closeLocked() {
 	p.mu.all = kept
 }
 
-// reread reads a tag again, and puts its issuer in the place of one, for all who wait for that. It goes on when ctx
+// reread reads a tag again, and puts its issuer in the place of one, for all callers that wait for that. It goes on when ctx
 // ends, for ledger.LongestWork at most and not after the server has ended.
 func (m *tags) reread(ctx context.Context, name allocator.Tag, old issuer) *load {
 	return m.share(name, func(l *load) (issuer, error) {

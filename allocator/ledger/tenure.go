@@ -149,9 +149,6 @@ func (t *Tenure) Admits() error {
 	return nil
 }
 
-// Confirmed reports whether etcd confirmed the tenure less than its hold ago.
-func (t *Tenure) Confirmed() bool { return t.Lasts(time.Now()) > 0 }
-
 // Lasts returns how long the tenure may issue without another confirmation, 0 or less if no longer.
 func (t *Tenure) Lasts(now time.Time) time.Duration {
 	return t.hold - allocator.Elapsed(*t.confirmed.Load(), now)

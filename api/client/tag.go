@@ -134,14 +134,13 @@ func runOf(n int64, answer *marchv1.NextBatchResponse) (allocator.Run, error) {
 func (t *Tag) Warm(ctx context.Context) error {
 	_, err := byKind(t, func() (int64, error) {
 		return leased(t, func() (int64, error) { return 0, t.chain.Warm(ctx) }, func() (int64, error) { return 0, nil })
-	},
-		func(d *timed) (int64, error) {
-			if d.wide {
-				_, err := d.appendNext(ctx, nil, t.text.Load())
-				return 0, err
-			}
-			return d.next(ctx)
-		})
+	}, func(d *timed) (int64, error) {
+		if d.wide {
+			_, err := d.appendNext(ctx, nil, t.text.Load())
+			return 0, err
+		}
+		return d.next(ctx)
+	})
 	return err
 }
 
@@ -289,9 +288,7 @@ func (t *Tag) nextNOfRoom(ctx context.Context, n int64, dst Runs) (Runs, error) 
 			return dst, err
 		}
 		t.setText(answer.GetFormat(), answer.GetKeyCheck())
-		for _, run := range answer.GetRuns() {
-			dst = append(dst, allocator.Run{First: run.GetFirst(), Count: run.GetCount()})
-		}
+		dst = api.AppendRuns(dst, answer.GetRuns())
 		n -= request.GetCount()
 	}
 	return dst, nil

@@ -76,10 +76,7 @@ func (d *timed) nextN(ctx context.Context, n int64, dst []allocator.Run) ([]allo
 		for left := n; left > 0 && err == nil; left -= api.MaxBatch {
 			var answer *marchv1.NextBatchResponse
 			answer, err = d.batch(ctx, &marchv1.NextBatchRequest{Count: min(left, api.MaxBatch)}, nil)
-			for _, run := range answer.GetRuns() {
-				runs = append(runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount(),
-					Stride: max(run.GetStride(), 1)})
-			}
+			runs = api.AppendRuns(runs, answer.GetRuns())
 		}
 		return runs, err
 	})

@@ -23,7 +23,7 @@ import (
 // does not wait in the attacker.
 type counts struct{ sent, answered atomic.Int64 }
 
-// dialRaw connects an attacker whose streams call a method. Answers are counted and discarded.
+// dialRaw connects an attacker, which calls one method in all of its streams. Answers are counted and discarded.
 func dialRaw(ctx context.Context, counts *counts, address, method string) (*testcluster.Frames, error) {
 	conn, err := testcluster.DialFrom(ctx, badCaller+"1", address)
 	if err != nil {

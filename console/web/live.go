@@ -31,7 +31,7 @@ const (
 	// sendWithin bounds one write to a stream: a browser that reads nothing for so
 	// long is gone.
 	sendWithin = 30 * time.Second
-	// pagesEnd is when a browser may try again whose page is one too many.
+	// pagesEnd is after how long a browser with one page too many may try again.
 	pagesEnd = 10 * time.Second
 	// retryAfter is how soon a browser comes back after a stream ended, in
 	// milliseconds.

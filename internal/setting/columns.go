@@ -171,7 +171,7 @@ func RoomCostsOf(tags []*marchv1.TagCost) (list []RoomCost) {
 	return list
 }
 
-// Actor is who made a change.
+// Actor is the user or program that made a change.
 type Actor string
 
 // Object is what a change was of, perhaps with a note behind it.

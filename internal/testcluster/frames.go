@@ -14,7 +14,7 @@ func DialFrom(ctx context.Context, from, address string) (net.Conn, error) {
 	return (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext(ctx, "tcp", address)
 }
 
-// Frames is a connection of HTTP/2 whose frames its owner writes by hand, as clients do that mean harm.
+// Frames is a connection of HTTP/2 whose frames a test writes by hand, as harmful clients do.
 type Frames struct {
 	*http2.Framer
 	Conn    net.Conn

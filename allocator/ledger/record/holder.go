@@ -50,7 +50,7 @@ func (h *Holder) Validate() error {
 	return nil
 }
 
-// HeldIn reports whether the tenure may issue in an epoch: nobody released it.
+// HeldIn reports whether the tenure may issue in an epoch: it was not released.
 func (h *Holder) HeldIn(epoch string) bool { return h.Nonce != "" && !h.Released && h.Epoch == epoch }
 
 // ReleasedIn reports whether the last tenure was released in an epoch: it issues nothing any more.

@@ -32,8 +32,8 @@
 //     window back keeps its stamp, and needs no slice. While leasing is halted a window's
 //     end only rises.
 //  8. A lease compares the epoch, the layout, the tag, the mark and a registration of its
-//     room, and of an ordered tag the room's holder; who takes a holder's key compares them but for
-//     the mark, who releases it the key alone; a window the epoch, the layout, the worker and a
+//     room, and of an ordered tag the room's holder; the take of a holder's key compares them but for
+//     the mark, its release the key alone; a window the epoch, the layout, the worker and a
 //     registration; a machine ID the epoch, the layout and all rooms' keys of the number. While
 //     leasing is halted a window and a machine ID are raised, and only the epoch and the key are compared (Conditions).
 package rules

@@ -229,10 +229,7 @@ func (l *Load) batch(ctx context.Context, at *place, request *marchv1.NextBatchR
 	if err != nil {
 		return nil, err
 	}
-	var runs []allocator.Run
-	for _, run := range answer.GetRuns() {
-		runs = append(runs, allocator.Run{First: run.GetFirst(), Count: run.GetCount(), Stride: run.GetStride()})
-	}
+	runs := api.AppendRuns(nil, answer.GetRuns())
 	tag := allocator.Tag(request.GetTag())
 	return ids{tag: runs}, l.check(tag, request.GetCount(), runs, answer.GetTexts())
 }
