@@ -475,8 +475,8 @@ func (p *peers) closeLocked() {
 	p.mu.all = kept
 }
 
-// reread reads a tag again, and puts its issuer in the place of one, for all callers that wait for that. It goes on when
-// ctx ends, for ledger.LongestWork at most and not after the server has ended.
+// reread reads a tag again, and puts its issuer in the place of one, for all callers that wait for that. It goes on
+// when ctx ends, for ledger.LongestWork at most and not after the server has ended.
 func (m *tags) reread(ctx context.Context, name allocator.Tag, old issuer) *load {
 	return m.share(name, func(l *load) (issuer, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.LongestWork)
