@@ -2,7 +2,6 @@ package allocator
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,40 +37,38 @@ type Chain struct {
 	source   Source
 	refiller *Refiller
 
-	unordered  bool
 	place      place // guarded by refiller.mu, see there
 	background bool  // an entry in the refiller's background queue is this chain's; guarded by refiller.mu
 
 	mu struct {
 		sync.Mutex
-		settings Settings
-		pace     pace
+		stock   stock   // what the chain holds
+		pace    pace    // how many IDs it should hold
+		bounds  bounds  // which segments it may hold
+		callers waiting // those that wait for IDs
 
-		tail     []Segment // the segments after the head, in the order of leasing
-		tailHeld int64     // the IDs in tail
-		last     int64     // the last ID of the last segment, -1 before any
-		issued   int64     // IDs taken from links before the head
-		dropped  int64     // IDs leased and never issued: closes, layout changes, errors
-		refills  int64     // segments leased
-
-		wanted  int64         // the sum of the IDs that waiting callers want
-		waits   int64         // callers that had to wait so far
-		changed chan struct{} // closed when waiting callers should check again; nil if none waits
-
-		part  Part      // the newest part: segments that it outdates are replaced, and no longer accepted
-		least int64     // segments that begin below this ID are treated likewise
-		limit int64     // no ID from limit on is issued; 0 for no limit
-		used  time.Time // when IDs were last seen to have been issued
-		seen  int64     // issued, then
-
-		failed *failed   // the last refill; nil after a success, and where the store was away
-		fading *fading   // which segments the next one replaces; nil for none
-		recent []Segment // of an unordered chain: the last recentSegments leased ones
-
-		starved bool // the target was already doubled since the last refill
-		stale   bool // the last leased segment had to be replaced at once
-		asleep  bool // nothing is leased before the next caller
+		refills int64     // segments leased
+		used    time.Time // when IDs were last seen to have been issued
+		seen    int64     // how many were issued by then
+		failed  *failed   // the last refill; nil after a success, and where the store was away
+		stale   bool      // the last leased segment had to be replaced at once
+		asleep  bool      // nothing is leased before the next caller
 		closed  bool
+	}
+}
+
+// waiting are callers that wait for IDs.
+type waiting struct {
+	wanted  int64         // the sum of the IDs that they want
+	times   int64         // callers that had to wait so far
+	changed chan struct{} // closed when they should check again; nil if none waits
+}
+
+// wake makes the callers check again.
+func (w *waiting) wake() {
+	if w.changed != nil {
+		close(w.changed)
+		w.changed = nil
 	}
 }
 
@@ -102,17 +99,20 @@ func (c *Chain) Init(cfg ChainConfig) error {
 	if err := cfg.Settings.Validate(); err != nil {
 		return err
 	}
-	c.tag, c.source, c.refiller, c.gate, c.unordered = cfg.Tag, cfg.Source, cfg.Refiller, cfg.Gate, cfg.Unordered
-	c.head.Store(c.refiller.spent)
+	c.tag, c.source, c.refiller, c.gate = cfg.Tag, cfg.Source, cfg.Refiller, cfg.Gate
+	front := &c.head
 	if c.gate != nil {
 		c.head.Store(&link{}) // of its own: it stays, and each call counts at it
-		c.gated.Store(c.refiller.spent)
+		front = &c.gated
 	}
-	c.mu.settings = cfg.Settings
-	c.mu.last = -1
+	front.Store(spent)
 	now := c.now()
-	c.mu.pace.sampled, c.mu.used = now, now
-	c.mu.pace.peak = float64(cfg.First) / span(cfg.Settings)
+	c.mu.stock = stock{front: front, last: -1}
+	c.mu.pace = pace{settings: cfg.Settings, sampled: now, peak: float64(cfg.First) / span(cfg.Settings)}
+	if cfg.Unordered {
+		c.mu.bounds.recent = new(recent)
+	}
+	c.mu.used = now
 	return nil
 }
 
@@ -153,15 +153,18 @@ func (c *Chain) Next(ctx context.Context) (int64, error) {
 }
 
 func (c *Chain) next(ctx context.Context) (int64, error) {
-	if c.gate != nil {
-		return c.nextGated(ctx)
-	}
 	for {
-		if err := c.wait(ctx, 1, 1); err != nil {
+		// The gate is asked before an ID is taken, too, so that a closed gate wastes none.
+		l := c.mu.stock.front.Load()
+		n, got, err := c.takeN(l, 1)
+		if err != nil {
 			return 0, err
 		}
-		if id, ok := c.TryNext(); ok {
-			return id, nil
+		if got > 0 {
+			return l.id(n), nil
+		}
+		if err := c.wait(ctx, 1, 1); err != nil {
+			return 0, err
 		}
 	}
 }
@@ -214,10 +217,7 @@ func (c *Chain) Lease(ctx context.Context, n int64) (Segment, error) {
 		return Segment{}, err
 	}
 	for {
-		c.mu.Lock()
-		seg, ok := c.cut(n)
-		c.mu.Unlock()
-		if ok {
+		if seg := c.cut(n); seg.Count > 0 {
 			switch ok, err := c.admits(seg); {
 			case err != nil:
 				return Segment{}, err
@@ -231,117 +231,38 @@ func (c *Chain) Lease(ctx context.Context, n int64) (Segment, error) {
 	}
 }
 
-// cut ends the head early and takes up to n IDs from the first segment held.
-// The caller holds the lock.
-func (c *Chain) cut(n int64) (Segment, bool) {
-	c.putBack()
-	if len(c.mu.tail) == 0 {
-		return Segment{}, false
+// cut takes up to n IDs from the first segment held, for a caller that issues them itself.
+func (c *Chain) cut(n int64) Segment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seg := c.mu.stock.cut(n)
+	if seg.Count == 0 {
+		return Segment{}
 	}
 	now := c.now()
-	if n > c.held() {
-		c.starve(now)
+	if n > seg.Count+c.mu.stock.held() {
+		c.mu.pace.starve(now)
 	}
-	seg, rest := c.mu.tail[0].Split(n)
-	c.mu.tailHeld -= seg.Count
-	c.mu.issued += seg.Count
 	c.mu.pace.leased += seg.Count
-	c.shorten(rest)
-	c.promote(now)
-	return seg, true
+	c.settle(now, true)
+	return seg
 }
 
-// putBack ends the head link and returns its rest to the front of the tail. The caller holds the lock.
-func (c *Chain) putBack() {
-	l := c.front()
-	taken := l.close()
-	c.setFront(c.refiller.spent)
-	c.mu.issued += taken
-	_, rest := l.seg.Split(taken)
-	if rest.Count == 0 {
-		return
+// settle gets the chain ready for its next caller: it puts the next link at the front, measures the rate, and requests
+// a refill if too few IDs are held. A link is an eighth of the target at most, so that a chain settles often enough to
+// refill ahead. Without a caller now, or for parkAfter, the chain keeps its IDs as segments alone, without a link's 256
+// bytes: a room may have a million such chains. The caller holds the lock.
+func (c *Chain) settle(now time.Time, called bool) {
+	s := &c.mu.stock
+	switch {
+	case called || c.unused(now) < parkAfter:
+		s.promote(max(c.mu.pace.target(now)/linkParts, 1))
+	case s.front.Load() != spent:
+		s.putBack()
 	}
-	c.mu.tailHeld += rest.Count
-	if len(c.mu.tail) > 0 {
-		if whole, ok := rest.join(c.mu.tail[0]); ok {
-			c.mu.tail[0] = whole
-			return
-		}
-	}
-	c.mu.tail = slices.Insert(c.mu.tail, 0, rest)
-}
-
-// shorten replaces the first segment of the tail by rest.
-func (c *Chain) shorten(rest Segment) {
-	if rest.Count > 0 {
-		c.mu.tail[0] = rest
-		return
-	}
-	if c.mu.tail = c.mu.tail[1:]; len(c.mu.tail) == 0 {
-		c.mu.tail = nil // free the array
-	}
-}
-
-// promote puts the next link at the head, if the head is spent, and requests a
-// refill if the chain holds too few IDs. A link is an eighth of the target at most,
-// so that a chain checks itself often enough to refill ahead. The caller holds the
-// lock.
-func (c *Chain) promote(now time.Time) {
-	if l := c.front(); l.remaining() == 0 && len(c.mu.tail) > 0 {
-		c.mu.issued += l.seg.Count
-		next, rest := newLink(c.mu.tail[0], c.piece(now))
-		c.mu.tailHeld -= next.seg.Count
-		c.shorten(rest)
-		c.setFront(next)
-	}
-	c.measure(now)
-}
-
-// settle promotes the next link for callers to come. Without a caller for parkAfter the chain keeps its IDs as segments
-// alone, without a link's 256 bytes: a room may have a million such chains. The caller holds the lock.
-func (c *Chain) settle(now time.Time) {
-	if c.look(now, c.mu.wanted > 0); c.since(now) < parkAfter {
-		c.promote(now)
-		return
-	}
-	if c.front() != c.refiller.spent {
-		c.putBack()
-	}
-	c.measure(now)
-}
-
-// measure measures the rate, and requests a refill if the chain holds too few IDs. The caller holds the lock.
-func (c *Chain) measure(now time.Time) {
-	c.mu.pace.observe(c.mu.settings, now, c.issued())
+	c.mu.pace.observe(now, s.issued())
 	c.requestIfNeeded(now)
 }
-
-// front returns the link that is being handed out.
-func (c *Chain) front() *link {
-	if c.gate != nil {
-		return c.gated.Load()
-	}
-	return c.head.Load()
-}
-
-// setFront replaces the link that is being handed out. The caller holds the lock.
-func (c *Chain) setFront(l *link) {
-	if c.gate != nil {
-		c.gated.Store(l) // so TryNext finds no ID
-		return
-	}
-	c.head.Store(l)
-}
-
-func (c *Chain) piece(now time.Time) int64 {
-	return max(c.mu.pace.target(c.mu.settings, now)/linkParts, 1)
-}
-
-// issued returns how many IDs were taken so far. The caller holds the lock.
-func (c *Chain) issued() int64 { return c.mu.issued + c.front().taken() }
-
-// held returns how many IDs are left. The caller holds the lock.
-func (c *Chain) held() int64 { return c.front().remaining() + c.mu.tailHeld }
 
 // wait returns nil when the chain holds need IDs, some of them at the head, or the
 // reason why it will not soon. want is how many IDs the caller could use: at least
@@ -362,7 +283,7 @@ func (c *Chain) wait(ctx context.Context, need, want int64) error {
 				"tag %s: no new segment before the caller's deadline: %w", c.tag, context.Cause(ctx))
 		}
 		c.mu.Lock()
-		c.mu.wanted -= want
+		c.mu.callers.wanted -= want
 		c.mu.Unlock()
 		if err != nil {
 			return err
@@ -377,42 +298,36 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	c.promote(now)
+	c.settle(now, true)
 	switch {
 	case c.mu.closed:
 		return nil, ErrClosed
-	case c.held() >= need:
+	case c.mu.stock.held() >= need:
 		return nil, nil
-	case c.failing(now) != nil:
-		return nil, c.failing(now)
+	case c.mu.failed.until(now) != nil:
+		return nil, c.mu.failed.until(now)
 	}
+	callers := &c.mu.callers
 	if first {
-		c.mu.waits++
-		c.starve(now)
+		callers.times++
+		if c.mu.stock.last >= 0 { // the wait for the very first segment is not starvation
+			c.mu.pace.starve(now)
+		}
 	}
-	c.mu.wanted += want
+	callers.wanted += want
 	c.mu.asleep = false
-	if c.mu.changed == nil {
-		c.mu.changed = make(chan struct{})
+	if callers.changed == nil {
+		callers.changed = make(chan struct{})
 	}
 	c.refiller.request(c, urgent)
-	return c.mu.changed, nil
-}
-
-// starve doubles the target, once per refill. The wait for the very first segment
-// is not starvation. The caller holds the lock.
-func (c *Chain) starve(now time.Time) {
-	if c.mu.last >= 0 && !c.mu.starved {
-		c.mu.starved = true
-		c.mu.pace.starve(c.mu.settings, now)
-	}
+	return callers.changed, nil
 }
 
 // Settings returns the chain's settings.
 func (c *Chain) Settings() Settings {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.settings
+	return c.mu.pace.settings
 }
 
 func (c *Chain) now() time.Time { return c.refiller.cfg.Now() }

@@ -66,67 +66,34 @@ func (c *Chain) TryRun(n int64) (run Run, ok bool) {
 	return Run{First: seg.First, Count: n}, true
 }
 
-// cutRun ends the head early and takes the first n consecutive IDs of the segments held,
-// and drops the IDs before them. If there are none, it takes and drops nothing, and
-// need is how many IDs the chain must hold to be sure to have n consecutive ones.
+// cutRun takes the first n consecutive IDs of the segments held, and drops the IDs before them. If there are none, it
+// takes and drops nothing, and need is how many IDs the chain must hold to be sure to have n consecutive ones.
 func (c *Chain) cutRun(n int64) (seg Segment, skipped, need int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.putBack()
-	defer c.promote(c.now())
-	c.joinTail()
-	at, before := 0, int64(0) // the segment, and how many of its IDs lie before the run
-	for ; at < len(c.mu.tail); at++ {
-		if before = c.mu.tail[at].before(n); before >= 0 {
-			break
-		}
-		skipped += c.mu.tail[at].Count
+	s := &c.mu.stock
+	seg, skipped = s.cutRun(n)
+	defer c.settle(c.now(), true)
+	if seg.Count > 0 {
+		return seg, skipped, 0, nil
 	}
-	if at == len(c.mu.tail) {
-		if at > 0 {
-			if last := c.mu.tail[at-1]; last.Boundary > last.Range.Width() && n > last.Range.Width() {
-				return Segment{}, 0, 0, Errorf(Invalid,
-					"count: %d; allowed: 1 to %d, because no more IDs of %v mod %d are consecutive", n,
-					last.Range.Width(), last.Range, last.Boundary)
-			}
-		}
-		if c.mu.refills == 0 {
-			return Segment{}, 0, 1, nil // the first segment will show the width of the range
-		}
-		if most := (c.mu.settings.MaxStep + 1) / 2; n > most {
+	if len(s.tail) > 0 {
+		if last := s.tail[len(s.tail)-1]; last.Boundary > last.Range.Width() && n > last.Range.Width() {
 			return Segment{}, 0, 0, Errorf(Invalid,
-				"count: %d; allowed: 1 to %d consecutive IDs, half of the tag's max_step", n, most)
+				"count: %d; allowed: 1 to %d, because no more IDs of %v mod %d are consecutive", n,
+				last.Range.Width(), last.Range, last.Boundary)
 		}
-		// A segment of at least 2n-1 IDs has n IDs in one block, wherever it
-		// begins.
-		return Segment{}, 0, min(c.held()+2*n-1, LargestStep), nil
 	}
-	skipped += before
-	c.mu.tail = c.mu.tail[at:]
-	_, rest := c.mu.tail[0].Split(before)
-	seg, rest = rest.Split(n)
-	c.mu.tailHeld -= skipped + n
-	c.mu.issued += n
-	c.mu.dropped += skipped
-	c.shorten(rest)
-	return seg, skipped, 0, nil
-}
-
-// joinTail joins each segment with the next one if that continues it without a gap. The
-// caller holds the lock.
-func (c *Chain) joinTail() {
-	joined := c.mu.tail[:0]
-	for _, s := range c.mu.tail {
-		if last := len(joined) - 1; last >= 0 {
-			if whole, ok := joined[last].join(s); ok {
-				joined[last] = whole
-				continue
-			}
-		}
-		joined = append(joined, s)
+	if c.mu.refills == 0 {
+		return Segment{}, 0, 1, nil // the first segment will show the width of the range
 	}
-	clear(c.mu.tail[len(joined):])
-	c.mu.tail = joined
+	if most := (c.mu.pace.settings.MaxStep + 1) / 2; n > most {
+		return Segment{}, 0, 0, Errorf(Invalid,
+			"count: %d; allowed: 1 to %d consecutive IDs, half of the tag's max_step", n, most)
+	}
+	// A segment of at least 2n-1 IDs has n IDs in one block, wherever it
+	// begins.
+	return Segment{}, 0, min(s.held()+2*n-1, LargestStep), nil
 }
 
 // before returns how many IDs of s lie before its first n consecutive ones, or -1 if it has

@@ -62,5 +62,5 @@ func (r *Refiller) Queued() int {
 func (c *Chain) Wanted() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.wanted
+	return c.mu.callers.wanted
 }

@@ -35,7 +35,7 @@ func (c *Chain) admits(seg Segment) (bool, error) {
 	if !seg.Until.IsZero() && seg.ended(c.now()) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.dropEnded(c.now())
+		c.mu.stock.drop(endedAt(c.now()))
 		return false, nil
 	}
 	newest, err := c.gate(seg)
@@ -47,27 +47,9 @@ func (c *Chain) admits(seg Segment) (bool, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.setNewest(newest)
-	c.drop(c.outdated)
+	c.mu.bounds.renew(newest)
+	c.mu.stock.drop(c.mu.bounds.outdated)
 	return false, nil
-}
-
-// nextGated is next for a chain with a gate. It also calls the gate before it takes
-// an ID, so that a closed gate wastes none.
-func (c *Chain) nextGated(ctx context.Context) (int64, error) {
-	for {
-		l := c.gated.Load()
-		n, got, err := c.takeN(l, 1)
-		if err != nil {
-			return 0, err
-		}
-		if got > 0 {
-			return l.id(n), nil
-		}
-		if err := c.wait(ctx, 1, 1); err != nil {
-			return 0, err
-		}
-	}
 }
 
 // nextNGated is NextN for a chain with a gate. It may have waited between the

@@ -13,8 +13,8 @@ func (c *Chain) Update(s Settings) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s != c.mu.settings {
-		c.mu.settings = s
+	if s != c.mu.pace.settings {
+		c.mu.pace.settings = s
 		c.requestIfNeeded(c.now())
 	}
 	return nil
@@ -27,8 +27,8 @@ func (c *Chain) Observe() (unused time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	c.settle(now)
-	return c.since(now)
+	c.settle(now, false)
+	return c.unused(now)
 }
 
 // Warm leases the first segment ahead of the first caller, and returns when it
@@ -67,8 +67,8 @@ func (c *Chain) CloseKept() (kept []Segment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.mu.closed {
-		c.putBack()
-		kept, c.mu.tail, c.mu.tailHeld = c.mu.tail, nil, 0
+		c.mu.stock.putBack()
+		kept, c.mu.stock.tail, c.mu.stock.tailHeld = c.mu.stock.tail, nil, 0
 	}
 	c.close()
 	return kept
@@ -80,12 +80,9 @@ func (c *Chain) Seed(segments []Segment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, seg := range segments {
-		if c.mu.limit > 0 {
-			seg = seg.below(c.mu.limit)
-		}
-		if seg.Count > 0 && seg.First > c.mu.last {
-			c.mu.last = seg.Last()
-			c.hold(seg)
+		if seg = c.mu.bounds.cut(seg); seg.Count > 0 && seg.First > c.mu.stock.last {
+			c.mu.stock.last = seg.Last()
+			c.mu.stock.add(seg)
 		}
 	}
 }
@@ -95,7 +92,7 @@ func (c *Chain) Seed(segments []Segment) {
 func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.unused() < idleAfter {
+	if c.unused(c.now()) < idleAfter {
 		return false
 	}
 	c.close()
@@ -107,36 +104,26 @@ func (c *Chain) CloseUnused(idleAfter time.Duration) bool {
 func (c *Chain) Cold(idleAfter time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.mu.settings; s.Prescale > 0 && c.now().Before(s.PrescaleUntil) {
+	now := c.now()
+	if s := c.mu.pace.settings; s.Prescale > 0 && now.Before(s.PrescaleUntil) {
 		return false
 	}
-	return c.unused() >= idleAfter || c.mu.last < 0 && c.mu.wanted == 0
+	return c.unused(now) >= idleAfter || c.mu.stock.last < 0 && c.mu.callers.wanted == 0
 }
 
-// unused returns how long no ID was issued. The caller holds the lock.
-func (c *Chain) unused() time.Duration {
-	now := c.now()
-	c.look(now, c.mu.wanted > 0)
-	return c.since(now)
-}
-
-// look updates the time of the last use, if IDs were issued since its last call or
-// inUse is true. The caller holds the lock.
-func (c *Chain) look(now time.Time, inUse bool) {
-	if issued := c.issued(); issued != c.mu.seen || inUse {
+// unused returns how long no ID was seen to have been issued, and no caller waited for one. The caller holds the lock.
+func (c *Chain) unused(now time.Time) time.Duration {
+	if issued := c.mu.stock.issued(); issued != c.mu.seen || c.mu.callers.wanted > 0 {
 		c.mu.seen, c.mu.used = issued, now
 	}
+	return now.Sub(c.mu.used)
 }
-
-// since returns how long before now IDs were last seen to have been issued. The
-// caller holds the lock.
-func (c *Chain) since(now time.Time) time.Duration { return now.Sub(c.mu.used) }
 
 func (c *Chain) close() {
 	if c.mu.closed {
 		return
 	}
-	c.drop(func(Segment) bool { return true })
+	c.mu.stock.drop(func(Segment) bool { return true })
 	c.mu.closed = true
-	c.wake()
+	c.mu.callers.wake()
 }

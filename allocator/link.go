@@ -2,6 +2,7 @@ package allocator
 
 import (
 	"math/bits"
+	"slices"
 	"sync/atomic"
 )
 
@@ -158,4 +159,201 @@ func (l *link) appendRuns(dst []Run, first uint64, n int64) []Run {
 		id += run + l.gap
 		run = width
 	}
+}
+
+// spent is the link of all chains that have none: its end is 0, and no ordinal is below that.
+var spent = &link{}
+
+// A stock is what a chain holds: the link that is being handed out, and the segments after it. Callers take IDs of the
+// link without a lock. All else is guarded by the chain's lock. Each ID that was leased is issued, held or dropped.
+type stock struct {
+	// front is the chain's head, or gated. Its link is never nil. It does not change itself, so that its link may be
+	// loaded without the lock.
+	front    *atomic.Pointer[link]
+	tail     []Segment // the segments after the link, in the order of leasing
+	tailHeld int64     // the IDs in tail
+	last     int64     // the last ID of the last segment leased, -1 before any
+	past     int64     // the IDs that were issued, without those of the link
+	dropped  int64     // IDs leased and never issued: closes, layout changes, errors
+}
+
+// issued returns how many IDs were taken so far.
+func (s *stock) issued() int64 { return s.past + s.front.Load().taken() }
+
+// held returns how many IDs are left.
+func (s *stock) held() int64 { return s.front.Load().remaining() + s.tailHeld }
+
+// segments returns the held segments, the next to be issued first.
+func (s *stock) segments() []Segment {
+	held := make([]Segment, 0, 1+len(s.tail))
+	l := s.front.Load()
+	if _, rest := l.seg.Split(l.taken()); rest.Count > 0 {
+		held = append(held, rest)
+	}
+	return append(held, s.tail...)
+}
+
+// holds reports whether match is true for a held segment.
+func (s *stock) holds(match func(Segment) bool) bool {
+	l := s.front.Load()
+	return l.remaining() > 0 && match(l.seg) || slices.ContainsFunc(s.tail, match)
+}
+
+// version returns the oldest layout of the held segments, 0 if there are none. It
+// need not be the first segment's: a client's source may ask one instance of a room
+// and then another with an older layout.
+func (s *stock) version() int64 {
+	var oldest int64
+	s.holds(func(seg Segment) bool {
+		if oldest == 0 || seg.Version < oldest {
+			oldest = seg.Version
+		}
+		return false
+	})
+	return oldest
+}
+
+// add puts a segment at the end. It joins the segment with the last one if there is no gap, as is usual for a chain
+// that is hardly used.
+func (s *stock) add(seg Segment) {
+	s.tailHeld += seg.Count
+	if last := len(s.tail) - 1; last >= 0 {
+		if whole, ok := s.tail[last].join(seg); ok {
+			s.tail[last] = whole
+			return
+		}
+	}
+	s.tail = append(s.tail, seg)
+}
+
+// promote puts a link of at most n IDs at the front, if the one there is spent.
+func (s *stock) promote(n int64) {
+	l := s.front.Load()
+	if l.remaining() > 0 || len(s.tail) == 0 {
+		return
+	}
+	s.past += l.seg.Count
+	next, left := newLink(s.tail[0], n)
+	s.tailHeld -= next.seg.Count
+	s.shorten(left)
+	s.front.Store(next)
+}
+
+// putBack ends the link early and returns its rest to the front of the tail.
+func (s *stock) putBack() {
+	l := s.front.Load()
+	taken := l.close()
+	s.front.Store(spent)
+	s.past += taken
+	_, rest := l.seg.Split(taken)
+	if rest.Count == 0 {
+		return
+	}
+	s.tailHeld += rest.Count
+	if len(s.tail) > 0 {
+		if whole, ok := rest.join(s.tail[0]); ok {
+			s.tail[0] = whole
+			return
+		}
+	}
+	s.tail = slices.Insert(s.tail, 0, rest)
+}
+
+// shorten replaces the first segment of the tail by rest.
+func (s *stock) shorten(rest Segment) {
+	if rest.Count > 0 {
+		s.tail[0] = rest
+		return
+	}
+	if s.tail = s.tail[1:]; len(s.tail) == 0 {
+		s.tail = nil // free the array
+	}
+}
+
+// cut ends the link early and takes up to n IDs from the first segment held.
+func (s *stock) cut(n int64) (seg Segment) {
+	s.putBack()
+	if len(s.tail) == 0 {
+		return Segment{}
+	}
+	seg, rest := s.tail[0].Split(n)
+	s.tailHeld -= seg.Count
+	s.past += seg.Count
+	s.shorten(rest)
+	return seg
+}
+
+// cutRun ends the link early and takes the first n consecutive IDs of the segments held, and drops the skipped IDs
+// before them. If there are none, it takes and drops nothing.
+func (s *stock) cutRun(n int64) (seg Segment, skipped int64) {
+	s.putBack()
+	s.join()
+	at, before := 0, int64(0) // the segment, and how many of its IDs lie before the run
+	for ; at < len(s.tail); at++ {
+		if before = s.tail[at].before(n); before >= 0 {
+			break
+		}
+		skipped += s.tail[at].Count
+	}
+	if at == len(s.tail) {
+		return Segment{}, 0
+	}
+	skipped += before
+	s.tail = s.tail[at:]
+	_, rest := s.tail[0].Split(before)
+	seg, rest = rest.Split(n)
+	s.tailHeld -= skipped + n
+	s.past += n
+	s.dropped += skipped
+	s.shorten(rest)
+	return seg, skipped
+}
+
+// join joins each segment of the tail with the next one if that continues it without a gap.
+func (s *stock) join() {
+	joined := s.tail[:0]
+	for _, seg := range s.tail {
+		if last := len(joined) - 1; last >= 0 {
+			if whole, ok := joined[last].join(seg); ok {
+				joined[last] = whole
+				continue
+			}
+		}
+		joined = append(joined, seg)
+	}
+	clear(s.tail[len(joined):])
+	s.tail = joined
+}
+
+// drop drops the held segments that are outdated.
+func (s *stock) drop(outdated func(Segment) bool) {
+	if outdated(s.front.Load().seg) {
+		s.putBack()
+	}
+	s.tail = slices.DeleteFunc(s.tail, func(seg Segment) bool {
+		if !outdated(seg) {
+			return false
+		}
+		s.tailHeld -= seg.Count
+		s.dropped += seg.Count
+		return true
+	})
+	if len(s.tail) == 0 {
+		s.tail = nil // let the array go
+	}
+}
+
+// limit drops the held IDs from limit on, and reports whether there were any.
+func (s *stock) limit(limit int64) bool {
+	if !s.holds(func(seg Segment) bool { return seg.Last() >= limit }) {
+		return false
+	}
+	s.putBack()
+	for i, seg := range s.tail {
+		s.tail[i] = seg.below(limit)
+		s.tailHeld -= seg.Count - s.tail[i].Count
+		s.dropped += seg.Count - s.tail[i].Count
+	}
+	s.drop(func(seg Segment) bool { return seg.Count == 0 })
+	return true
 }

@@ -2,7 +2,6 @@ package allocator
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
@@ -157,32 +156,32 @@ func (c *Chain) need(now time.Time) int64 {
 	if c.mu.closed {
 		return 0
 	}
-	target := c.mu.pace.target(c.mu.settings, now)
-	held := c.held()
-	least := target
+	target, wanted := c.mu.pace.target(now), c.mu.callers.wanted
+	least, held := target, c.mu.stock.held()
 	switch {
-	case c.renewing():
+	case c.mu.stock.holds(c.mu.bounds.outdated):
 		// Lease as many IDs as the chain holds, so that the time of the next refill does
 		// not change. With only one target the next refill would be due at the next ID,
 		// and a layout that renews all chains of a room would make each lease twice.
 		least, held = max(target, min(held, 2*target)), 0
-	case c.replacing():
+	case c.mu.stock.holds(c.mu.bounds.fades):
 		held = 0 // the held segments will be dropped
 	}
-	if held >= target && held >= c.mu.wanted {
+	if held >= target && held >= wanted {
 		return 0
 	}
-	return min(max(least, c.mu.wanted-held), c.mu.settings.MaxStep)
+	return min(max(least, wanted-held), c.mu.pace.settings.MaxStep)
 }
 
 // requestIfNeeded queues the chain for a refill. The caller holds the lock.
 func (c *Chain) requestIfNeeded(now time.Time) {
+	wanted := c.mu.callers.wanted
 	switch {
-	case c.mu.wanted == 0 && (c.mu.last < 0 || c.mu.asleep):
+	case wanted == 0 && (c.mu.stock.last < 0 || c.mu.asleep):
 		return // no caller has used the chain yet, or not for long
-	case c.failing(now) != nil, c.need(now) == 0:
+	case c.mu.failed.until(now) != nil, c.need(now) == 0:
 		return
-	case c.mu.wanted > 0:
+	case wanted > 0:
 		c.refiller.request(c, urgent)
 	default:
 		c.refiller.request(c, background)
@@ -207,128 +206,74 @@ func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	switch {
-	case n == 0:
-	case err != nil:
-		c.fail(err, now)
-	default:
-		c.accept(seg, now)
+	failure := err
+	if n > 0 && err == nil {
+		failure = c.accept(seg, now)
+	}
+	if failure != nil && KindOf(failure) != Unavailable { // the refiller handles a store that is away
+		c.mu.failed = &failed{failure, now.Add(failurePause)}
+		c.mu.callers.wake()
 	}
 	ended(n > 0, err)
 	c.requestIfNeeded(now)
 }
 
-// fail notes a failed refill. The refiller handles a store that is away; waiting
-// callers get any other error.
-func (c *Chain) fail(err error, now time.Time) {
-	if KindOf(err) == Unavailable {
-		return
-	}
-	c.mu.failed = &failed{err, now.Add(failurePause)}
-	c.wake()
-}
-
-// failed is a failed refill.
+// failed is a failed refill, whose error waiting callers get.
 type failed struct {
 	error
 	retry time.Time // no refill before
 }
 
-// failing returns the error of the last refill until the next refill is due. The caller holds the
-// lock.
-func (c *Chain) failing(now time.Time) error {
-	if f := c.mu.failed; f != nil && now.Before(f.retry) {
+// until returns the error until the next refill is due.
+func (f *failed) until(now time.Time) error {
+	if f != nil && now.Before(f.retry) {
 		return f.error
 	}
 	return nil
 }
 
-// accept adds a leased segment to the chain, or drops it and notes why.
-func (c *Chain) accept(seg Segment, now time.Time) {
-	leased := seg
-	if c.mu.limit > 0 && seg.Count > 0 {
-		seg = seg.below(c.mu.limit)
-		c.mu.dropped += leased.Count - seg.Count
+// accept adds a leased segment to the chain, or drops it. The error is why the source cannot be used.
+func (c *Chain) accept(leased Segment, now time.Time) error {
+	if leased.Count < 1 {
+		return Errorf(Internal, "tag %s: an empty segment was leased", c.tag)
 	}
+	s, b := &c.mu.stock, &c.mu.bounds
+	seg := b.cut(leased)
+	s.dropped += leased.Count // until it is added
 	switch {
 	case c.mu.closed:
-		c.mu.dropped += seg.Count
-		return
-	case seg.Count < 1 && leased.Count > 0:
-		c.fail(Errorf(Exhausted,
-			"tag %s: leased %v, which lie above the limit, %d by now", c.tag, leased, c.mu.limit), now)
-		return
+		return nil
 	case seg.Count < 1:
-		c.fail(Errorf(Internal, "tag %s: an empty segment was leased", c.tag), now)
-		return
-	case c.outdated(seg):
+		return Errorf(Exhausted, "tag %s: leased %v, which lie above the limit, %d by now", c.tag, leased, b.limit)
+	case b.outdated(seg):
 		// The lease was made just before the change: ask again. But do not loop at
 		// full speed if the source does not know the change yet.
-		c.mu.dropped += seg.Count
-		if c.mu.stale {
-			c.fail(Errorf(Conflict, "tag %s: leased %v, but only layout %d and IDs from %d on are wanted by now",
-				c.tag, seg, c.mu.part.Version, c.mu.least), now)
+		again := c.mu.stale
+		if c.mu.stale = true; !again {
+			return nil
 		}
-		c.mu.stale = true
-		return
-	case !c.unordered && seg.First <= c.mu.last:
+		return Errorf(Conflict, "tag %s: leased %v, but only layout %d and IDs from %d on are wanted by now",
+			c.tag, seg, b.part.Version, b.least)
+	case b.recent == nil && seg.First <= s.last:
 		// The source broke its promise. An alarm is better than issuing an ID
 		// twice.
-		c.mu.dropped += seg.Count
-		c.fail(Errorf(WentBack, "tag %s: a segment begins at %d, but IDs up to %d were leased before it",
-			c.tag, seg.First, c.mu.last), now)
-		return
-	case c.unordered && slices.ContainsFunc(c.mu.recent, seg.meets):
-		c.mu.dropped += seg.Count
-		c.fail(Errorf(WentBack, "tag %s: %v were leased, some of them for the second time", c.tag, seg), now)
-		return
+		return Errorf(WentBack, "tag %s: a segment begins at %d, but IDs up to %d were leased before it",
+			c.tag, seg.First, s.last)
+	case b.recent.meets(seg):
+		return Errorf(WentBack, "tag %s: %v were leased, some of them for the second time", c.tag, seg)
 	}
-	c.drop(c.outdated)
-	c.replaced(seg)
-	c.mu.pace.refilled(c.mu.settings, now, c.issued(), c.mu.starved)
+	s.drop(b.outdated)
+	if !b.fades(seg) {
+		s.drop(b.fades)
+	}
+	b.fading, c.mu.failed, c.mu.stale = nil, nil, false
+	b.recent.add(seg)
+	c.mu.pace.refilled(now, s.issued())
 	c.mu.refills++
-	c.mu.starved, c.mu.stale = false, false
-	c.mu.last = leased.Last()
-	c.hold(seg)
-	c.settle(now)
-	c.wake()
-}
-
-// hold puts a segment at the end of the tail. It joins the segment with the last
-// one if there is no gap, as is usual for a chain that is hardly used.
-func (c *Chain) hold(seg Segment) {
-	c.mu.tailHeld += seg.Count
-	if last := len(c.mu.tail) - 1; last >= 0 {
-		if whole, ok := c.mu.tail[last].join(seg); ok {
-			c.mu.tail[last] = whole
-			return
-		}
-	}
-	c.mu.tail = append(c.mu.tail, seg)
-}
-
-// drop drops the held segments that are outdated.
-func (c *Chain) drop(outdated func(Segment) bool) {
-	if outdated(c.front().seg) {
-		c.putBack()
-	}
-	c.mu.tail = slices.DeleteFunc(c.mu.tail, func(s Segment) bool {
-		if !outdated(s) {
-			return false
-		}
-		c.mu.tailHeld -= s.Count
-		c.mu.dropped += s.Count
-		return true
-	})
-	if len(c.mu.tail) == 0 {
-		c.mu.tail = nil // let the array go
-	}
-}
-
-// wake makes the waiting callers check again.
-func (c *Chain) wake() {
-	if c.mu.changed != nil {
-		close(c.mu.changed)
-		c.mu.changed = nil
-	}
+	s.dropped -= seg.Count
+	s.last = leased.Last()
+	s.add(seg)
+	c.settle(now, false)
+	c.mu.callers.wake()
+	return nil
 }

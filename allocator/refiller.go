@@ -52,8 +52,6 @@ func DefaultRefillerConfig(now func() time.Time, rand func() float64) RefillerCo
 type Refiller struct {
 	cfg  RefillerConfig
 	wake chan struct{} // holds one token when the queues or the limits changed
-	// spent is the link of all chains that have none: its end is 0, and no ordinal is below that.
-	spent *link
 
 	mu struct {
 		sync.Mutex
@@ -99,7 +97,7 @@ func NewRefiller(cfg RefillerConfig) (*Refiller, error) {
 	case cfg.Now == nil || cfg.Rand == nil:
 		return nil, Errorf(Invalid, "refiller: no clock or no randomness given")
 	}
-	r := &Refiller{cfg: cfg, wake: make(chan struct{}, 1), spent: &link{}}
+	r := &Refiller{cfg: cfg, wake: make(chan struct{}, 1)}
 	r.mu.outage = &outage{declared: make(chan struct{})}
 	return r, nil
 }

@@ -1,12 +1,37 @@
 package allocator
 
-import "slices"
+// bounds say which segments a chain may hold, and which it has to replace.
+type bounds struct {
+	part   Part    // the newest part: segments that it outdates are replaced, and no longer accepted
+	least  int64   // segments that begin below this ID are treated likewise
+	limit  int64   // no ID from limit on is issued; 0 for no limit
+	fading *fading // which segments the next one replaces; nil for none
+	recent *recent // of an unordered chain; nil for any other
+}
+
+// renew stores part if it is the newest.
+func (b *bounds) renew(part Part) {
+	if part.Version > b.part.Version {
+		b.part = part
+	}
+}
+
+// outdated reports whether seg must be replaced.
+func (b *bounds) outdated(seg Segment) bool { return b.part.Outdates(seg) || seg.First < b.least }
+
+// cut returns the IDs of seg below the limit, which may be none.
+func (b *bounds) cut(seg Segment) Segment {
+	if b.limit < 1 || seg.Count < 1 {
+		return seg
+	}
+	return seg.below(b.limit)
+}
 
 // Outdated reports whether the chain holds a segment that part outdates.
 func (c *Chain) Outdated(part Part) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.holdsAny(part.Outdates)
+	return c.mu.stock.holds(part.Outdates)
 }
 
 // Renew replaces the held segments that part outdates. The chain first leases a
@@ -17,7 +42,7 @@ func (c *Chain) Outdated(part Part) bool {
 func (c *Chain) Renew(part Part) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.setNewest(part)
+	c.mu.bounds.renew(part)
 	c.requestIfNeeded(c.now())
 }
 
@@ -27,10 +52,10 @@ func (c *Chain) Renew(part Part) {
 func (c *Chain) RenewIfKept(part Part) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holdsAny(part.Outdates) {
+	if c.mu.stock.holds(part.Outdates) {
 		return false
 	}
-	c.setNewest(part)
+	c.mu.bounds.renew(part)
 	return true
 }
 
@@ -42,14 +67,8 @@ func (c *Chain) Renewed(part Part) bool {
 	if c.mu.closed {
 		return true
 	}
-	return c.mu.part.Version >= part.Version && !c.holdsAny(c.mu.part.Outdates)
-}
-
-// setNewest stores part if it is the newest. The caller holds the lock.
-func (c *Chain) setNewest(part Part) {
-	if part.Version > c.mu.part.Version {
-		c.mu.part = part
-	}
+	newest := c.mu.bounds.part
+	return newest.Version >= part.Version && !c.mu.stock.holds(newest.Outdates)
 }
 
 // Skip replaces the held segments that begin below least, as Renew does: it leases
@@ -58,7 +77,7 @@ func (c *Chain) setNewest(part Part) {
 func (c *Chain) Skip(least int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.least = max(c.mu.least, least)
+	c.mu.bounds.least = max(c.mu.bounds.least, least)
 	c.requestIfNeeded(c.now())
 }
 
@@ -66,7 +85,7 @@ func (c *Chain) Skip(least int64) {
 func (c *Chain) Unskip(least int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.mu.least = min(c.mu.least, least)
+	c.mu.bounds.least = min(c.mu.bounds.least, least)
 }
 
 // Limit drops all held IDs from limit on, at once, and cuts later leases there.
@@ -74,49 +93,20 @@ func (c *Chain) Unskip(least int64) {
 func (c *Chain) Limit(limit int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.limit != limit {
-		c.mu.limit = limit
+	if c.mu.bounds.limit != limit {
+		c.mu.bounds.limit = limit
 		c.mu.failed = nil // the failure may be due to the old limit
 	}
-	if !c.holdsAny(func(s Segment) bool { return s.Last() >= limit }) {
+	if c.mu.stock.limit(limit) {
+		c.settle(c.now(), true)
+	} else {
 		c.requestIfNeeded(c.now())
-		return
 	}
-	c.putBack()
-	kept := c.mu.tail[:0]
-	for _, s := range c.mu.tail {
-		below := s.below(limit)
-		c.mu.tailHeld -= s.Count - below.Count
-		c.mu.dropped += s.Count - below.Count
-		if below.Count > 0 {
-			kept = append(kept, below)
-		}
-	}
-	if c.mu.tail = kept; len(kept) == 0 {
-		c.mu.tail = nil // let the array go
-	}
-	c.promote(c.now())
 }
 
 // Limited returns the limit that was set last, 0 for none.
 func (c *Chain) Limited() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.limit
-}
-
-// renewing reports whether the chain holds a segment that must be replaced. The
-// caller holds the lock.
-func (c *Chain) renewing() bool { return c.holdsAny(c.outdated) }
-
-// holdsAny reports whether match is true for a held segment. The caller holds the
-// lock.
-func (c *Chain) holdsAny(match func(Segment) bool) bool {
-	l := c.front()
-	return l.remaining() > 0 && match(l.seg) || slices.ContainsFunc(c.mu.tail, match)
-}
-
-// outdated reports whether seg must be replaced.
-func (c *Chain) outdated(seg Segment) bool {
-	return c.mu.part.Outdates(seg) || seg.First < c.mu.least
+	return c.mu.bounds.limit
 }

@@ -24,25 +24,18 @@ func (c *Chain) Status() Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
+	held := &c.mu.stock
 	s := Status{
-		Tag: c.tag, Issued: c.issued(), Held: c.held(), Dropped: c.mu.dropped, Last: c.mu.last,
-		Target: c.mu.pace.target(c.mu.settings, now), Peak: c.mu.pace.peak,
-		Refills: c.mu.refills, Waits: c.mu.waits, Version: c.version(),
-		Used: now.Add(-c.since(now)),
+		Tag: c.tag, Issued: held.issued(), Held: held.held(), Dropped: held.dropped, Last: held.last,
+		Target: c.mu.pace.target(now), Peak: c.mu.pace.peak,
+		Refills: c.mu.refills, Waits: c.mu.callers.times, Version: held.version(),
+		Used: now.Add(c.mu.used.Sub(now)),
 	}
 	if c.mu.failed != nil {
 		s.Failure = c.mu.failed.error
 	}
 	s.Lasts = lasts(s.Held, s.Peak)
 	return s
-}
-
-// Issued returns how many IDs were taken so far. Status has that number, too, but
-// costs more.
-func (c *Chain) Issued() int64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.issued()
 }
 
 func lasts(held int64, peak float64) time.Duration {
@@ -55,28 +48,9 @@ func lasts(held int64, peak float64) time.Duration {
 	return LongestReserve
 }
 
-// version returns the oldest layout of the held segments, 0 if there are none. It
-// need not be the first segment's: a client's source may ask one instance of a room
-// and then another with an older layout. The caller holds the lock.
-func (c *Chain) version() int64 {
-	var oldest int64
-	c.holdsAny(func(s Segment) bool {
-		if oldest == 0 || s.Version < oldest {
-			oldest = s.Version
-		}
-		return false
-	})
-	return oldest
-}
-
 // Segments returns the held segments, the next to be issued first.
 func (c *Chain) Segments() []Segment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	held := make([]Segment, 0, 1+len(c.mu.tail))
-	l := c.front()
-	if _, rest := l.seg.Split(l.taken()); rest.Count > 0 {
-		held = append(held, rest)
-	}
-	return append(held, c.mu.tail...)
+	return c.mu.stock.segments()
 }

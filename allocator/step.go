@@ -74,6 +74,8 @@ func (s Settings) Validate() error {
 // distance (keep n segments ahead) is this with reserve = n segments' time:
 // what it does by a number of segments, the target does by time.
 type pace struct {
+	settings Settings
+
 	peak    float64   // IDs per second
 	sampled time.Time // when the present window began
 	issued  int64     // the number of IDs that the chain had issued by then
@@ -81,6 +83,7 @@ type pace struct {
 	leased int64                 // IDs leased to callers in the present window; issued has them already
 	coming [leaseWindows]float32 // of those leased before, how many callers take in each of the windows to come
 
+	starved      bool      // the target was doubled since the last refill
 	refill       time.Time // the last refill, zero for none,
 	refillIssued int64     // and the number of IDs that the chain had issued by then
 }
@@ -100,7 +103,7 @@ func span(s Settings) float64 { return s.Reserve.Seconds() * linkParts / (linkPa
 func halfLife(s Settings) time.Duration { return 3 * s.Reserve }
 
 // observe measures, if the window is over. issued is the chain's total.
-func (p *pace) observe(s Settings, now time.Time, issued int64) {
+func (p *pace) observe(now time.Time, issued int64) {
 	elapsed := now.Sub(p.sampled)
 	if elapsed < paceWindow {
 		return
@@ -115,35 +118,43 @@ func (p *pace) observe(s Settings, now time.Time, issued int64) {
 	}
 	p.leased = 0
 	rate := taken / elapsed.Seconds()
-	p.peak = max(rate, p.peak*math.Exp2(-elapsed.Seconds()/halfLife(s).Seconds()))
+	p.peak = max(rate, p.peak*math.Exp2(-elapsed.Seconds()/halfLife(p.settings).Seconds()))
 	p.sampled, p.issued = now, issued
 }
 
 // Target returns how many IDs a chain aims to hold at a peak rate, in IDs per second.
 func (s Settings) Target(peak float64, now time.Time) int64 {
-	return (&pace{peak: peak}).target(s, now)
+	return (&pace{settings: s, peak: peak}).target(now)
 }
 
-// starve doubles the target, up to max_step.
-func (p *pace) starve(s Settings, now time.Time) {
-	doubled := min(2*p.target(s, now), s.MaxStep)
-	p.peak = max(p.peak, float64(doubled)/span(s))
-}
-
-// refilled notes a refill. starved means that the
-// target was already doubled since the last refill.
-func (p *pace) refilled(s Settings, now time.Time, issued int64, starved bool) {
-	quick := !p.refill.IsZero() && now.Sub(p.refill) < min(paceWindow, s.Reserve/2)
-	if quick && !starved && issued-p.refillIssued >= p.target(s, now)/2 {
-		p.starve(s, now)
+// starve doubles the target, once per refill.
+func (p *pace) starve(now time.Time) {
+	if !p.starved {
+		p.starved = true
+		p.double(now)
 	}
-	p.refill, p.refillIssued = now, issued
+}
+
+// double doubles the target, up to max_step.
+func (p *pace) double(now time.Time) {
+	doubled := min(2*p.target(now), p.settings.MaxStep)
+	p.peak = max(p.peak, float64(doubled)/span(p.settings))
+}
+
+// refilled notes a refill.
+func (p *pace) refilled(now time.Time, issued int64) {
+	quick := !p.refill.IsZero() && now.Sub(p.refill) < min(paceWindow, p.settings.Reserve/2)
+	if quick && !p.starved && issued-p.refillIssued >= p.target(now)/2 {
+		p.double(now)
+	}
+	p.starved, p.refill, p.refillIssued = false, now, issued
 }
 
 // target returns how many IDs the chain should hold.
-func (p *pace) target(s Settings, now time.Time) int64 {
+func (p *pace) target(now time.Time) int64 {
+	s := &p.settings
 	target := s.MinStep
-	if want := p.peak * span(s); want > float64(target) {
+	if want := p.peak * span(*s); want > float64(target) {
 		target = int64(math.Ceil(min(want, LargestStep)))
 	}
 	if now.Before(s.PrescaleUntil) {

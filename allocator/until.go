@@ -11,6 +11,11 @@ func (s Segment) ended(now time.Time) bool {
 	return !s.Until.IsZero() && Elapsed(s.Until, now) >= 0
 }
 
+// endedAt selects the segments that have ended.
+func endedAt(now time.Time) func(Segment) bool {
+	return func(s Segment) bool { return s.ended(now) }
+}
+
 // meets reports whether s and o have the same range and boundary and an ID in
 // common. For two layouts it returns false: the comparison would cost more, and
 // uniqueness does not rest on it.
@@ -26,8 +31,10 @@ type fading struct {
 	until time.Time
 }
 
-func (f *fading) selects(s Segment) bool {
-	return f.part.Outdates(s) || !s.Until.IsZero() && !f.until.IsZero() && s.ended(f.until)
+// fades reports whether the next segment replaces s.
+func (b *bounds) fades(s Segment) bool {
+	f := b.fading
+	return f != nil && (f.part.Outdates(s) || !s.Until.IsZero() && !f.until.IsZero() && s.ended(f.until))
 }
 
 // Replace leases one segment as if the chain did not hold the segments that part
@@ -38,14 +45,15 @@ func (f *fading) selects(s Segment) bool {
 func (c *Chain) Replace(part Part, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.fading == nil {
-		c.mu.fading = &fading{}
+	if c.mu.bounds.fading == nil {
+		c.mu.bounds.fading = &fading{}
 	}
-	if part.Version > c.mu.fading.part.Version {
-		c.mu.fading.part = part
+	f := c.mu.bounds.fading
+	if part.Version > f.part.Version {
+		f.part = part
 	}
-	if c.mu.fading.until.Before(until) {
-		c.mu.fading.until = until
+	if f.until.Before(until) {
+		f.until = until
 	}
 	c.requestIfNeeded(c.now())
 }
@@ -57,16 +65,15 @@ func (c *Chain) Expire(idleAfter time.Duration) (next time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
-	c.look(now, false)
-	c.dropEnded(now)
-	if c.held() == 0 && c.mu.wanted == 0 && c.since(now) >= idleAfter {
+	c.mu.stock.drop(endedAt(now))
+	if unused := c.unused(now); c.mu.stock.held() == 0 && c.mu.callers.wanted == 0 && unused >= idleAfter {
 		c.mu.asleep = true
 	}
-	c.settle(now)
-	if l := c.front(); l.remaining() > 0 {
+	c.settle(now, false)
+	if l := c.mu.stock.front.Load(); l.remaining() > 0 {
 		next = l.seg.Until
 	}
-	for _, s := range c.mu.tail {
+	for _, s := range c.mu.stock.tail {
 		if next.IsZero() || !s.Until.IsZero() && s.Until.Before(next) {
 			next = s.Until
 		}
@@ -74,30 +81,19 @@ func (c *Chain) Expire(idleAfter time.Duration) (next time.Time) {
 	return next
 }
 
-// dropEnded drops the segments that have ended. The caller holds the lock.
-func (c *Chain) dropEnded(now time.Time) {
-	c.drop(func(s Segment) bool { return s.ended(now) })
-}
-
-// replacing reports whether the chain holds a segment that the next one replaces.
-// The caller holds the lock.
-func (c *Chain) replacing() bool {
-	f := c.mu.fading
-	return f != nil && c.holdsAny(f.selects)
-}
-
-// replaced drops the segments that seg replaces, and ends the replacement. seg was
-// leased and accepted. The caller holds the lock.
-func (c *Chain) replaced(seg Segment) {
-	if f := c.mu.fading; f != nil && !f.selects(seg) {
-		c.drop(f.selects)
-	}
-	c.mu.failed, c.mu.fading = nil, nil
-	if c.unordered {
-		c.mu.recent = append(c.mu.recent, seg)
-		c.mu.recent = slices.Delete(c.mu.recent, 0, max(0, len(c.mu.recent)-recentSegments))
-	}
-}
+// recent are the last segments that an unordered chain leased. The source never leases an ID of them again.
+type recent struct{ segments []Segment }
 
 // recentSegments is how many segments an unordered chain remembers.
 const recentSegments = 16
+
+// meets reports whether s has an ID of a remembered segment.
+func (r *recent) meets(s Segment) bool { return r != nil && slices.ContainsFunc(r.segments, s.meets) }
+
+// add remembers s.
+func (r *recent) add(s Segment) {
+	if r != nil {
+		r.segments = append(r.segments, s)
+		r.segments = slices.Delete(r.segments, 0, max(0, len(r.segments)-recentSegments))
+	}
+}
