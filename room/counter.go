@@ -26,7 +26,7 @@ type counter struct {
 	tenure *ledger.Tenure // of an ordered tag; nil for any other. It does not change
 	source meteredSource  // what the chain leases from
 	shown  uint32         // the number of the first scrape that may show it, 0 for none yet; guarded by scan
-	strict bool           // as tags.strict says. It does not change
+	strict bool           // as process.strict says. It does not change
 
 	mu struct {
 		sync.Mutex
@@ -103,7 +103,7 @@ func (c *counter) lease(ctx context.Context, m *tags, r *marchv1.LeaseRequest) (
 	if err != nil {
 		return nil, err
 	}
-	ttl := m.ttlInPeriod(c, seg, m.ttl(c.Chain, seg))
+	ttl := m.ttlInPeriod(c, seg, m.gates.ttl(c.Chain, seg))
 	return &marchv1.LeaseResponse{Segment: api.SegmentToProto(seg), Ttl: durationpb.New(ttl), Limit: c.Limited()}, nil
 }
 
@@ -147,7 +147,7 @@ func (c *counter) Close() {
 // report implements issuer.
 func (c *counter) report(m *tags, r *round, now time.Time) {
 	t := &m.scan
-	status := m.statusOf(c)
+	status := m.gates.statusOf(c)
 	found := seen{c, status, t.see(c, c.totalsOf(status))}
 	r.add(found)
 	if !t.own.has(c) {

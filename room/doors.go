@@ -258,7 +258,7 @@ func (d *doors) NextTime(ctx context.Context, tag string) (id int64, err error) 
 // exists returns an error where a tag does not exist, before anything is asked of it that
 // would make one where the room creates tags.
 func (d *doors) exists(ctx context.Context, tag string) error {
-	if !d.room.cfg.CreateTags || d.room.tags.inMemory(tag) != nil {
+	if !d.room.cfg.CreateTags || d.room.tags.memory.get(tag) != nil {
 		return nil
 	}
 	_, err := d.room.admin.Tag(ctx, allocator.Tag(tag))

@@ -215,7 +215,7 @@ func (s *Server) prepareMany(ctx context.Context, tags []*marchv1.TagCount) erro
 	var preparing errgroup.Group
 	preparing.SetLimit(manyAtOnce)
 	for i, t := range tags {
-		if s.tags.inMemory(t.GetTag()) != nil { // most often; it costs no goroutine
+		if s.tags.memory.get(t.GetTag()) != nil { // most often; it costs no goroutine
 			errs[i] = s.prepare(ctx, t)
 			continue
 		}
@@ -286,7 +286,7 @@ func (s *Server) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1
 // ParseText implements IDService.
 func (s *Server) ParseText(ctx context.Context, r *marchv1.ParseTextRequest) (*marchv1.ParseTextResponse, error) {
 	var text *texts.Text
-	if tag := s.tags.inMemory(r.GetTag()); tag != nil {
+	if tag := s.tags.memory.get(r.GetTag()); tag != nil {
 		text = tag.Text()
 	} else {
 		tag, err := allocator.ParseTag(r.GetTag())

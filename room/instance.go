@@ -28,7 +28,7 @@ type operators struct {
 // GetInstance implements RoomService.
 func (o *operators) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*marchv1.GetInstanceResponse, error) {
 	last, contact := o.tags.currentRound(), o.ledger.Contact()
-	counters, _ := o.tags.size()
+	counters, _ := o.tags.memory.size()
 	p := &marchv1.InstanceStatus{
 		Room: string(o.cfg.Room), Instance: string(o.cfg.Name), Build: o.cfg.Build, Started: timestamppb.New(o.started),
 		Version: o.instance.Version(), Issued: o.issuedHere(), Held: last.held, Tags: int64(counters),
@@ -94,7 +94,7 @@ func (o *operators) ListChains(_ context.Context, r *marchv1.ListChainsRequest) 
 }
 
 func (o *operators) chainToProto(chain *counter) *marchv1.Chain {
-	c := o.tags.statusOf(chain)
+	c := o.tags.gates.statusOf(chain)
 	p := &marchv1.Chain{
 		Tag: string(c.Tag), Room: string(o.cfg.Room), Instance: string(o.cfg.Name),
 		Issued: c.Issued, Held: c.Held, Dropped: c.Dropped, Step: c.Target, Peak: c.Peak,

@@ -123,7 +123,7 @@ func (*metrics) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	s := m.server
-	counters, timed := s.tags.size()
+	counters, timed := s.tags.memory.size()
 	gauge(out, "chains", "Tags in memory.", float64(counters))
 	checks := s.health.checks()
 	gauge(out, "ready", "1 while this instance can issue IDs.", oneIfNil(serve.Failed(checks)))
@@ -287,7 +287,7 @@ func (m *tags) scrape() (list []seen, others state, rest totals) {
 	t.Lock()
 	defer t.Unlock()
 	for c, before := range t.own.chains {
-		status := m.statusOf(c)
+		status := m.gates.statusOf(c)
 		found := seen{c, status, t.see(c, c.totalsOf(status)).minus(before)}
 		list = append(list, found)
 	}

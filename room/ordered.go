@@ -29,7 +29,7 @@ import (
 func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source allocator.Source,
 	settings record.TagSettings) (issuer, error) {
 	silent := ""
-	if before, is := m.inMemory(string(name)).(*passed); is && before.takes.Load() {
+	if before, is := m.memory.get(string(name)).(*passed); is && before.takes.Load() {
 		silent = before.holder.Nonce
 	}
 	var tenure *ledger.Tenure
@@ -277,7 +277,7 @@ func (p *passed) fails(began time.Time, answered bool) {
 // look reads the holder's key after a pause, for all callers that wait for it. It returns allocator.ErrClosed if the
 // tag has another issuer now, and nil if it is as it was.
 func (p *passed) look(ctx context.Context) error {
-	l := p.tags.share(p.name, func(l *load) (issuer, error) { return p.read(ctx, l) })
+	l := p.tags.loads.share(p.name, func(l *load) (issuer, error) { return p.read(ctx, l) })
 	select {
 	case <-l.done:
 		if l.err == nil && l.tag != issuer(p) {
@@ -303,7 +303,7 @@ func (p *passed) read(ctx context.Context, l *load) (issuer, error) {
 	if !store.Sleep(work, pause) {
 		return nil, allocator.ErrClosed
 	}
-	if !p.takes.Load() && m.inMemory(string(p.name)) == issuer(p) {
+	if !p.takes.Load() && m.memory.get(string(p.name)) == issuer(p) {
 		holder, err := m.instance.Holder(work, p.name)
 		same := holder != nil && holder.Nonce == p.holder.Nonce
 		p.looked(err == nil && same)
@@ -478,7 +478,7 @@ func (p *peers) closeLocked() {
 // reread reads a tag again, and puts its issuer in the place of one, for all callers that wait for that. It goes on
 // when ctx ends, for ledger.LongestWork at most and not after the server has ended.
 func (m *tags) reread(ctx context.Context, name allocator.Tag, old issuer) *load {
-	return m.share(name, func(l *load) (issuer, error) {
+	return m.loads.share(name, func(l *load) (issuer, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ledger.LongestWork)
 		defer cancel()
 		defer context.AfterFunc(m.background, cancel)()
@@ -488,10 +488,10 @@ func (m *tags) reread(ctx context.Context, name allocator.Tag, old issuer) *load
 
 // rereadNow is reread in a load that is under way.
 func (m *tags) rereadNow(ctx context.Context, l *load, old issuer) (issuer, error) {
-	if m.inMemory(string(l.name)) != old {
+	if m.memory.get(string(l.name)) != old {
 		return nil, allocator.ErrClosed // it went meanwhile: callers that wait for the tag look again
 	}
-	leave, err := m.enter(ctx, l.name)
+	leave, err := m.loads.enter(ctx, l.name)
 	if err != nil {
 		return nil, err
 	}

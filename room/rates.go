@@ -133,7 +133,7 @@ func (o *operators) readTags(busiest []seen) []minutes.TagReading {
 
 // readBusy reads a counter.
 func (o *operators) readBusy(chain *counter) minutes.TagReading {
-	status := o.tags.statusOf(chain)
+	status := o.tags.gates.statusOf(chain)
 	r := minutes.TagReading{Tag: status.Tag, Issued: status.Issued, Reserve: minutes.Unknown, Peak: status.Peak}
 	if status.Peak > 0 {
 		r.Reserve = status.Lasts

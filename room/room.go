@@ -184,7 +184,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	})
 	work.Go(func() error { return s.adoptLayouts(background, served) })
-	work.Go(func() error { return s.tags.refreshLayout(background) })
+	work.Go(func() error { return s.tags.gates.refresh(background) })
 	work.Go(func() error { return s.tags.sweep(background) })
 	work.Go(func() error { return s.tags.warmPrescaled(background) })
 	work.Go(func() error { return s.tags.followPeriods(background) })
@@ -228,7 +228,7 @@ func (s *Server) Run(ctx context.Context) error {
 	// a heartbeat would find the registration lost.
 	stop()
 	lost := work.Wait()
-	s.tags.endLoads()
+	s.tags.loads.end()
 	if lost != nil {
 		return lost
 	}

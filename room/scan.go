@@ -202,7 +202,7 @@ func (m *tags) visitPage(w *walk, n int, list []tagged) (_ []tagged, over bool) 
 	if w.at == "" {
 		w.round = newRound()
 	}
-	list = m.page(w.at, n, list)
+	list = m.memory.page(w.at, n, list)
 	now := time.Now()
 	for _, found := range list {
 		found.issuer.report(m, &w.round, now)
@@ -218,7 +218,7 @@ func (m *tags) visitPage(w *walk, n int, list []tagged) (_ []tagged, over bool) 
 
 // currentRound returns the last round. With few tags it makes a new one.
 func (m *tags) currentRound() round {
-	if counters, timed := m.size(); counters+timed > fewTags {
+	if counters, timed := m.memory.size(); counters+timed > fewTags {
 		return m.scan.lastRound()
 	}
 	var w walk
@@ -231,7 +231,7 @@ func (m *tags) currentRound() round {
 func (m *tags) sweep(ctx context.Context) error {
 	var w walk
 	return every(ctx, scanEvery, func() {
-		counters, timed := m.size()
+		counters, timed := m.memory.size()
 		n := counters + timed
 		n = max(min(n, fewTags)/10, n/300) + 1
 		// Ten thousand tags at once would hold a processor for 10 ms, which callers notice: page by page they do not.
@@ -260,4 +260,4 @@ func every(ctx context.Context, interval time.Duration, work func()) error {
 
 // may reports whether any chain holds an ID that may be issued: a chain with a gate
 // may issue IDs of an open segment.
-func (m *tags) may(r round) bool { return r.free || r.gated.Count > 0 && m.open(r.gated) }
+func (m *tags) may(r round) bool { return r.free || r.gated.Count > 0 && m.gates.open(r.gated) }

@@ -92,7 +92,7 @@ func (h *health) readiness() (checks []serve.Check, lacks *marchv1.Problem) {
 		if can && err != nil {
 			timed.Err, timed.Note = nil, "not of all tags: "+err.Error()
 		}
-		if counters, _ := h.tags.size(); can && counters == 0 { // callers here ask for time-ordered IDs only
+		if counters, _ := h.tags.memory.size(); can && counters == 0 { // callers here ask for time-ordered IDs only
 			checks[2] = serve.Check{Name: ofCounters, Family: true, Note: "none in memory"}
 			lacks = nil
 		}

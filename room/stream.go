@@ -66,7 +66,7 @@ func (s *Server) answer(stream marchv1.IDService_StreamServer, turn *turn) error
 		}
 		if kept == nil || errors.Is(err, error(allocator.ErrClosed)) {
 			id, text, err = s.next(stream.Context(), tag)
-			kept = s.tags.inMemory(tag)
+			kept = s.tags.memory.get(tag)
 		}
 		if err == nil {
 			err = s.send(stream, tag, id, text)

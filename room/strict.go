@@ -21,12 +21,18 @@ func (p *process) strict(settings record.TagSettings) bool {
 	return p.cfg.StrictRetract || settings.StrictRetract
 }
 
-// gateOf returns the gate of a tag's chain, or nil if the tag is not strict.
-func (m *tags) gateOf(settings record.TagSettings) allocator.Gate {
-	if !m.strict(settings) {
+// gates let IDs of strict tags through while the layout is confirmed.
+type gates struct {
+	*process
+	stale chan struct{} // holds one token when a gate found its layout not confirmed
+}
+
+// of returns the gate of a tag's chain, or nil if the tag is not strict.
+func (g *gates) of(settings record.TagSettings) allocator.Gate {
+	if !g.strict(settings) {
 		return nil
 	}
-	return m.gate
+	return g.gate
 }
 
 // gate is an allocator.Gate. It lets IDs of a segment through until Hold after the
@@ -35,20 +41,20 @@ func (m *tags) gateOf(settings record.TagSettings) allocator.Gate {
 // force, no layout that keeps the segment can be confirmed. So Hold after that
 // change no ID of the segment is issued, whatever this process knows, and however
 // long it was paused.
-func (m *tags) gate(seg allocator.Segment) (newest allocator.Part, err error) {
-	remaining, newest := m.remaining(seg)
+func (g *gates) gate(seg allocator.Segment) (newest allocator.Part, err error) {
+	remaining, newest := g.remaining(seg)
 	if remaining > 0 {
 		return newest, nil
 	}
 	select {
-	case m.stale <- struct{}{}:
+	case g.stale <- struct{}{}:
 	default: // a confirmation is already requested
 	}
 	err = allocator.Errorf(allocator.Unavailable,
 		"no ID is issued, because strict_retract is set: layout version %d, or a newer one with these residues, "+
 			"has not been confirmed with etcd for longer than hold (%v)",
-		seg.Version, m.cfg.Hold)
-	if away := m.away(); away != nil {
+		seg.Version, g.cfg.Hold)
+	if away := g.away(); away != nil {
 		err = allocator.Errorf(allocator.Unavailable, "%w: %w", err, away)
 	}
 	return newest, err
@@ -56,27 +62,27 @@ func (m *tags) gate(seg allocator.Segment) (newest allocator.Part, err error) {
 
 // remaining returns how long a strict tag may still issue IDs of a segment, 0 or less if
 // no longer, and the room's part of the newest layout.
-func (m *tags) remaining(seg allocator.Segment) (remaining time.Duration, newest allocator.Part) {
-	at, newest := m.ledger.Confirmed(m.cfg.Room, seg)
+func (g *gates) remaining(seg allocator.Segment) (remaining time.Duration, newest allocator.Part) {
+	at, newest := g.ledger.Confirmed(g.cfg.Room, seg)
 	if at.IsZero() {
 		return 0, newest
 	}
-	return m.cfg.Hold - allocator.Elapsed(at, time.Now()), newest
+	return g.cfg.Hold - allocator.Elapsed(at, time.Now()), newest
 }
 
 // open reports whether a strict tag may still issue IDs of a segment.
-func (m *tags) open(seg allocator.Segment) bool {
-	remaining, _ := m.remaining(seg)
+func (g *gates) open(seg allocator.Segment) bool {
+	remaining, _ := g.remaining(seg)
 	return remaining > 0
 }
 
 // statusOf returns a chain's status. The IDs of a strict or ordered tag last no longer than they may
 // be issued without etcd.
-func (m *tags) statusOf(chain *counter) allocator.Status {
+func (g *gates) statusOf(chain *counter) allocator.Status {
 	status := chain.Status()
 	if chain.strict {
 		for _, seg := range chain.Segments() {
-			remaining, _ := m.remaining(seg)
+			remaining, _ := g.remaining(seg)
 			status.Lasts = min(status.Lasts, max(remaining, 0))
 		}
 	}
@@ -88,32 +94,32 @@ func (m *tags) statusOf(chain *counter) allocator.Status {
 
 // ttl returns how long a client may use seg. Near the end of a strict tag's hold
 // that is hardly any time, and the client asks again.
-func (m *tags) ttl(chain *allocator.Chain, seg allocator.Segment) time.Duration {
+func (g *gates) ttl(chain *allocator.Chain, seg allocator.Segment) time.Duration {
 	if !chain.Gated() {
-		return m.cfg.Hold
+		return g.cfg.Hold
 	}
-	remaining, _ := m.remaining(seg)
+	remaining, _ := g.remaining(seg)
 	return max(remaining, time.Nanosecond) // 0 would be no bound
 }
 
-// refreshLayout makes the ledger read the layout until ctx ends. It does so often enough
+// refresh makes the ledger read the layout until ctx ends. It does so often enough
 // that no strict tag stops while etcd answers, even if a watch has gone silent.
-func (m *tags) refreshLayout(ctx context.Context) error {
-	ticker := time.NewTicker(min(m.cfg.Hold/4, refreshEvery))
+func (g *gates) refresh(ctx context.Context) error {
+	ticker := time.NewTicker(min(g.cfg.Hold/4, refreshEvery))
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-		case <-m.stale:
+		case <-g.stale:
 		}
 		select { // one read serves both triggers
 		case <-ticker.C:
-		case <-m.stale:
+		case <-g.stale:
 		default:
 		}
-		_, _ = m.ledger.Refresh(ctx) // the ledger reports an etcd that is away, and a refused layout
+		_, _ = g.ledger.Refresh(ctx) // the ledger reports an etcd that is away, and a refused layout
 		select {
 		case <-ctx.Done():
 		case <-time.After(refreshPause):

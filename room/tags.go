@@ -21,48 +21,115 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// tags has the issuers in memory, by the names of their tags.
+// tags has the issuers of tags: those in memory, and those that are being made.
 type tags struct {
 	*process
-	refiller  *allocator.Refiller
-	texts     *texts.Cache
-	loading   sync.WaitGroup     // of loads
-	slots     chan struct{}      // one token for each tag that is being read
-	prescaled chan allocator.Tag // tags whose issuers to make before their first caller
+	memory    memory
+	loads     loads
+	gates     gates
 	peers     peers
-	stale     chan struct{} // a strict tag found its layout not confirmed
+	periods   periods
+	scan      scan
 	unknown   unknown
 	damaged   damaged
-	scan      scan
-	periods   periods
-	mu        struct {
-		sync.RWMutex
-		tags  map[allocator.Tag]issuer
-		index index // of the same issuers
-		timed int   // how many of them are a TimeTag
-		loads map[allocator.Tag]*load
-		ended bool // no load begins any more
-		// deleted has the tags of time-ordered IDs that were deleted, as far as a load read it.
-		deleted map[allocator.Tag]bool
-	}
+	refiller  *allocator.Refiller
+	texts     *texts.Cache
+	prescaled chan allocator.Tag // tags whose issuers to make before their first caller
 }
 
 func (m *tags) init(p *process, refiller *allocator.Refiller) {
 	m.process, m.refiller, m.texts = p, refiller, texts.NewCache(p.cfg.OpaqueKeys)
-	m.slots = make(chan struct{}, loadAtOnce)
-	m.prescaled, m.stale = make(chan allocator.Tag, maxPrescaled), make(chan struct{}, 1)
-	m.unknown.init(p.cfg.Metrics.Limit(maxUnknownTags, int64(p.cfg.MaxUnknownTags)), p.cfg.Rand)
-	m.periods.init()
+	m.memory.tags = make(map[allocator.Tag]issuer)
+	m.loads.init()
+	m.gates = gates{process: p, stale: make(chan struct{}, 1)}
 	m.peers.process = p
-	m.mu.tags, m.mu.loads = make(map[allocator.Tag]issuer), make(map[allocator.Tag]*load)
-	m.mu.deleted = make(map[allocator.Tag]bool)
+	m.periods.init()
+	m.unknown.init(p.cfg.Metrics.Limit(maxUnknownTags, int64(p.cfg.MaxUnknownTags)), p.cfg.Rand)
+	m.prescaled = make(chan allocator.Tag, maxPrescaled)
 }
 
-// inMemory returns a tag's issuer, or nil if it is not in memory.
-func (m *tags) inMemory(tag string) issuer {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.mu.tags[allocator.Tag(tag)]
+// memory has the issuers in memory, by the names of their tags.
+type memory struct {
+	sync.RWMutex
+	tags  map[allocator.Tag]issuer
+	index index // of the same issuers
+	timed int   // how many of them are a TimeTag
+}
+
+// get returns a tag's issuer, or nil if it is not in memory.
+func (m *memory) get(tag string) issuer {
+	m.RLock()
+	defer m.RUnlock()
+	return m.tags[allocator.Tag(tag)]
+}
+
+// set makes tag the issuer of a name, none for nil. The lock is held.
+func (m *memory) set(name allocator.Tag, tag issuer) {
+	if _, is := m.tags[name].(*TimeTag); is {
+		m.timed--
+	}
+	if _, is := tag.(*TimeTag); is {
+		m.timed++
+	}
+	if tag == nil {
+		delete(m.tags, name)
+		m.index.remove(name)
+		return
+	}
+	m.tags[name] = tag
+	m.index.put(tagged{name, tag})
+}
+
+// size returns how many counters and how many time-ordered tags there are.
+func (m *memory) size() (counters, timed int) {
+	m.RLock()
+	defer m.RUnlock()
+	return len(m.tags) - m.timed, m.timed
+}
+
+// page appends to list the first n issuers with a tag after the given one; an empty tag
+// asks for the first of all.
+func (m *memory) page(after allocator.Tag, n int, list []tagged) []tagged {
+	m.RLock()
+	defer m.RUnlock()
+	return m.index.after(after, n, list)
+}
+
+// pageOfAll is how many issuers are copied under the lock at once: a writer that
+// waits for the lock delays every Next.
+const pageOfAll = 1000
+
+// issuersOf returns the first n issuers of a kind with a tag after the given one, in the order of tags,
+// and whether there are more. An empty tag asks for the first of all.
+func issuersOf[T issuer](m *memory, after allocator.Tag, n int) (list []T, more bool) {
+	for page := []tagged(nil); ; after = lastTag(page) {
+		page = m.page(after, pageOfAll, page[:0])
+		for _, t := range page {
+			if found, is := t.issuer.(T); is {
+				if len(list) == n {
+					return list, true
+				}
+				list = append(list, found)
+			}
+		}
+		if len(page) < pageOfAll {
+			return list, false
+		}
+	}
+}
+
+// tagged is an issuer with its tag.
+type tagged struct {
+	tag    allocator.Tag
+	issuer issuer
+}
+
+// lastTag returns the last tag of a list, or "" for an empty list.
+func lastTag(list []tagged) allocator.Tag {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[len(list)-1].tag
 }
 
 // The way of a tag from etcd into memory, in the order of the calls.
@@ -70,7 +137,7 @@ func (m *tags) inMemory(tag string) issuer {
 // get returns a tag's issuer, from memory if it is there.
 func (m *tags) get(ctx context.Context, name string) (issuer, error) {
 	for {
-		if tag := m.inMemory(name); tag != nil {
+		if tag := m.memory.get(name); tag != nil {
 			return tag, nil
 		}
 		tag, err := m.load(ctx, name)
@@ -95,7 +162,7 @@ func (m *tags) load(ctx context.Context, name string) (issuer, error) {
 		return nil, err
 	}
 	// A caller may have an earlier deadline than the work that it shares.
-	l := m.share(tag, func(l *load) (issuer, error) { return m.loadOnce(ctx, l) })
+	l := m.loads.share(tag, func(l *load) (issuer, error) { return m.loadOnce(ctx, l) })
 	select {
 	case <-ctx.Done():
 		return nil, allocator.Errorf(allocator.Unavailable,
@@ -105,10 +172,28 @@ func (m *tags) load(ctx context.Context, name string) (issuer, error) {
 	}
 }
 
+// loads are the reads of tags under way.
+type loads struct {
+	running sync.WaitGroup
+	slots   chan struct{} // one token for each tag that is being read
+	mu      struct {
+		sync.Mutex
+		all   map[allocator.Tag]*load
+		ended bool // no load begins any more
+		// deleted has the tags of time-ordered IDs that were deleted, as far as a load read it.
+		deleted map[allocator.Tag]bool
+	}
+}
+
+func (s *loads) init() {
+	s.slots = make(chan struct{}, loadAtOnce)
+	s.mu.all, s.mu.deleted = make(map[allocator.Tag]*load), make(map[allocator.Tag]bool)
+}
+
 // load is the work that reads one tag and makes its issuer, for all callers that wait for it.
 type load struct {
 	name    allocator.Tag
-	reading atomic.Bool   // it has one of the slots (tags.enter)
+	reading atomic.Bool   // it has one of the slots (loads.enter)
 	changed atomic.Bool   // the tag changed since it was last read
 	done    chan struct{} // closed when tag and err are there
 	tag     issuer
@@ -116,48 +201,80 @@ type load struct {
 }
 
 // share returns the load of a tag that is under way, or else begins one that does work. It goes on when its callers
-// give up, and ends with the server: after endLoads it has failed.
-func (m *tags) share(name allocator.Tag, work func(*load) (issuer, error)) *load {
-	m.mu.RLock() // the others' Next go on beside it
-	l := m.mu.loads[name]
-	m.mu.RUnlock()
-	if l != nil {
+// give up, and ends with the server: after end it has failed.
+func (s *loads) share(name allocator.Tag, work func(*load) (issuer, error)) *load {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.mu.all[name]; l != nil {
 		return l
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if l := m.mu.loads[name]; l != nil {
-		return l
-	}
-	l = &load{name: name, done: make(chan struct{})}
-	if m.mu.ended {
+	l := &load{name: name, done: make(chan struct{})}
+	if s.mu.ended {
 		l.err = errStopping
 		close(l.done)
 		return l
 	}
-	m.mu.loads[name] = l
-	m.loading.Go(func() {
+	s.mu.all[name] = l
+	s.running.Go(func() {
 		l.tag, l.err = work(l)
-		m.mu.Lock()
-		delete(m.mu.loads, name)
-		m.mu.Unlock()
+		s.mu.Lock()
+		delete(s.mu.all, name)
+		s.mu.Unlock()
 		close(l.done)
 	})
 	return l
 }
 
-// endLoads waits for the loads under way, and lets no more begin.
-func (m *tags) endLoads() {
-	m.mu.Lock()
-	m.mu.ended = true
-	m.mu.Unlock()
-	m.loading.Wait()
+// loadAtOnce is how many tags are read at once, for callers and for a new layout
+// together: so that a thousand cold tags do not overload an etcd that is slow or
+// has just come back.
+const loadAtOnce = 64
+
+// enter waits until a tag may be read. The caller reads it and then calls leave.
+// Its error is Unavailable.
+func (s *loads) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
+	select {
+	case s.slots <- struct{}{}:
+		return func() { <-s.slots }, nil
+	case <-ctx.Done():
+		return nil, allocator.Errorf(allocator.Unavailable,
+			"tag %s was not read: etcd is slow, and %d other tags are being read; try again", tag, loadAtOnce)
+	}
+}
+
+// change notes that a tag has changed, if a load of it is under way.
+func (s *loads) change(name allocator.Tag) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.mu.all[name]; l != nil {
+		l.changed.Store(true)
+	}
+}
+
+// reading returns the tags that are being read.
+func (s *loads) reading() (names []allocator.Tag) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, l := range s.mu.all {
+		if l.reading.Load() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// end waits for the loads under way, and lets no more begin.
+func (s *loads) end() {
+	s.mu.Lock()
+	s.mu.ended = true
+	s.mu.Unlock()
+	s.running.Wait()
 }
 
 // loadOnce puts a cold tag into memory for all callers that wait for it. It goes on when
 // ctx ends, for ledger.LongestWork at most and not after the server has ended. It notes a tag that does not exist.
 func (m *tags) loadOnce(ctx context.Context, l *load) (issuer, error) {
-	if tag := m.inMemory(string(l.name)); tag != nil {
+	if tag := m.memory.get(string(l.name)); tag != nil {
 		return tag, nil
 	}
 	// The work keeps the first caller's span and address, and not its deadline: other callers
@@ -184,7 +301,7 @@ func (m *tags) loadOnce(ctx context.Context, l *load) (issuer, error) {
 func (m *tags) makeTag(ctx context.Context, l *load) (_ issuer, err error) {
 	ctx, end := m.span(ctx, "room.load", l.name)
 	defer func() { end(err) }()
-	leave, err := m.enter(ctx, l.name)
+	leave, err := m.loads.enter(ctx, l.name)
 	if err != nil {
 		return nil, err
 	}
@@ -195,10 +312,10 @@ func (m *tags) makeTag(ctx context.Context, l *load) (_ issuer, err error) {
 	}
 	if stored, _ := m.ledger.Layout(); !stored.Upgraded() { // since the upgrade a tombstone refuses what follows
 		deleted, deletedErr := m.admin.DeletedTimeTags(ctx)
-		m.mu.Lock()
-		maps.Copy(m.mu.deleted, deleted) // the audit log forgets
-		was := m.mu.deleted[l.name]
-		m.mu.Unlock()
+		m.loads.mu.Lock()
+		maps.Copy(m.loads.mu.deleted, deleted) // the audit log forgets
+		was := m.loads.mu.deleted[l.name]
+		m.loads.mu.Unlock()
 		if deletedErr != nil || was {
 			return nil, cmp.Or(deletedErr, err) // as a counter its IDs would be quite others
 		}
@@ -219,7 +336,7 @@ func (m *tags) makeTag(ctx context.Context, l *load) (_ issuer, err error) {
 
 // readTag reads a tag of any kind and puts its issuer into memory, in the place of one that is there. A time-ordered
 // one stays there even if no worker is to be had for it: its next caller tries again. A tag that changed meanwhile is
-// read again. The caller holds one of the slots (tags.enter).
+// read again. The caller holds one of the slots (loads.enter).
 func (m *tags) readTag(ctx context.Context, l *load) (issuer, error) {
 	for {
 		l.reading.Store(true)
@@ -253,40 +370,23 @@ func (m *tags) readTag(ctx context.Context, l *load) (issuer, error) {
 // finds it closed looks the tag up again, and finds the new one. put returns false, and puts nothing there, if the tag
 // changed since it was read: no one would tell the issuer.
 func (m *tags) put(l *load, tag issuer) bool {
-	m.mu.Lock()
+	m.memory.Lock()
 	if l.changed.Load() {
-		m.mu.Unlock()
+		m.memory.Unlock()
 		return false
 	}
-	old := m.mu.tags[l.name]
+	old := m.memory.tags[l.name]
 	m.unknown.found(l.name)
 	if old != nil {
 		old.Close()
 	}
 	m.seed(tag)
-	m.set(l.name, tag)
-	m.mu.Unlock()
+	m.memory.set(l.name, tag)
+	m.memory.Unlock()
 	if old != nil {
 		m.scan.finish(old)
 	}
 	return true
-}
-
-// set makes tag the issuer of a name, none for nil. The lock is held.
-func (m *tags) set(name allocator.Tag, tag issuer) {
-	if _, is := m.mu.tags[name].(*TimeTag); is {
-		m.mu.timed--
-	}
-	if _, is := tag.(*TimeTag); is {
-		m.mu.timed++
-	}
-	if tag == nil {
-		delete(m.mu.tags, name)
-		m.mu.index.remove(name)
-		return
-	}
-	m.mu.tags[name] = tag
-	m.mu.index.put(tagged{name, tag})
 }
 
 // readIssuer reads a tag of any kind and makes its issuer.
@@ -316,7 +416,7 @@ func (m *tags) makeCounter(tag allocator.Tag, source allocator.Source, settings 
 	tenure *ledger.Tenure) (issuer, error) {
 	chain := &counter{text: m.textOf(tag, settings), period: settings.Period, tenure: tenure}
 	chain.strict = m.strict(settings)
-	gate := m.gateOf(settings)
+	gate := m.gates.of(settings)
 	if tenure != nil {
 		gate = gateIn(tenure, gate)
 	}
@@ -381,33 +481,6 @@ func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, 
 	return seg, err
 }
 
-// loadAtOnce is how many tags are read at once, for callers and for a new layout
-// together: so that a thousand cold tags do not overload an etcd that is slow or
-// has just come back.
-const loadAtOnce = 64
-
-// enter waits until a tag may be read. The caller reads it and then calls leave.
-// Its error is Unavailable.
-func (m *tags) enter(ctx context.Context, tag allocator.Tag) (leave func(), err error) {
-	select {
-	case m.slots <- struct{}{}:
-		return func() { <-m.slots }, nil
-	case <-ctx.Done():
-		return nil, allocator.Errorf(allocator.Unavailable,
-			"tag %s was not read: etcd is slow, and %d other tags are being read; try again", tag, loadAtOnce)
-	}
-}
-
-// changed returns a tag's issuer, as inMemory does. A load of the tag that is under way notes the change.
-func (m *tags) changed(name allocator.Tag) issuer {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if l := m.mu.loads[name]; l != nil {
-		l.changed.Store(true)
-	}
-	return m.mu.tags[name]
-}
-
 // remove closes an issuer, and removes it if it still is the tag's.
 func (m *tags) remove(name allocator.Tag, tag issuer) {
 	tag.Close()
@@ -417,12 +490,12 @@ func (m *tags) remove(name allocator.Tag, tag issuer) {
 // forget removes an issuer that is closed, if it still is the tag's. No ID comes of it any more, so
 // the totals that finish adds are its last, and the tag's next issuer begins above its IDs.
 func (m *tags) forget(name allocator.Tag, tag issuer) {
-	m.mu.Lock()
-	was := m.mu.tags[name] == tag
+	m.memory.Lock()
+	was := m.memory.tags[name] == tag
 	if was {
-		m.set(name, nil)
+		m.memory.set(name, nil)
 	}
-	m.mu.Unlock()
+	m.memory.Unlock()
 	if was {
 		m.scan.finish(tag)
 	}
@@ -443,7 +516,8 @@ func (m *tags) dropIDs() {
 func (m *tags) tagChanged(change ledger.TagChange) {
 	m.unknown.changed(change.Name)
 	m.damaged.note(change.Name, change.Err)
-	tag := m.changed(change.Name)
+	m.loads.change(change.Name) // a load that does not see this has put its issuer into memory, where it is found below
+	tag := m.memory.get(string(change.Name))
 	switch {
 	case tag != nil && change.Settings == nil:
 		m.remove(change.Name, tag)
@@ -489,76 +563,24 @@ func (m *tags) warmPrescaled(ctx context.Context) error {
 
 // counter returns the issuer of a tag that is a counter, or nil if it is not in memory.
 func (m *tags) counter(tag string) *counter {
-	found, _ := m.inMemory(tag).(*counter)
+	found, _ := m.memory.get(tag).(*counter)
 	return found
 }
 
-// pageOfAll is how many issuers are copied under the lock at once: a writer that
-// waits for the lock delays every Next.
-const pageOfAll = 1000
-
-// counters returns the first n counters with a tag after the given one, in the order of tags,
-// and whether there are more. An empty tag asks for the first of all.
+// counters is issuersOf for counters.
 func (m *tags) counters(after allocator.Tag, n int) (list []*counter, more bool) {
-	return issuersOf[*counter](m, after, n)
+	return issuersOf[*counter](&m.memory, after, n)
 }
 
 // unleased returns the tags that are being read, and the time-ordered tags in memory: in this order, as a tag goes from
 // those to these.
-func (m *tags) unleased() (names []allocator.Tag) {
-	m.mu.RLock()
-	for name, l := range m.mu.loads {
-		if l.reading.Load() {
-			names = append(names, name)
-		}
-	}
-	m.mu.RUnlock()
-	list, _ := issuersOf[*TimeTag](m, "", math.MaxInt)
+func (m *tags) unleased() []allocator.Tag {
+	names := m.loads.reading()
+	list, _ := issuersOf[*TimeTag](&m.memory, "", math.MaxInt)
 	for _, t := range list {
 		names = append(names, t.name)
 	}
 	return names
-}
-
-// issuersOf is counters for a kind of issuer.
-func issuersOf[T issuer](m *tags, after allocator.Tag, n int) (list []T, more bool) {
-	for page := []tagged(nil); ; after = lastTag(page) {
-		page = m.page(after, pageOfAll, page[:0])
-		for _, t := range page {
-			if found, is := t.issuer.(T); is {
-				if len(list) == n {
-					return list, true
-				}
-				list = append(list, found)
-			}
-		}
-		if len(page) < pageOfAll {
-			return list, false
-		}
-	}
-}
-
-// lastTag returns the last tag of a list, or "" for an empty list.
-func lastTag(list []tagged) allocator.Tag {
-	if len(list) == 0 {
-		return ""
-	}
-	return list[len(list)-1].tag
-}
-
-// page appends to list the first n issuers with a tag after the given one; an empty tag
-// asks for the first of all.
-func (m *tags) page(after allocator.Tag, n int, list []tagged) []tagged {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return m.mu.index.after(after, n, list)
-}
-
-// size returns how many counters and how many time-ordered tags there are.
-func (m *tags) size() (counters, timed int) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return len(m.mu.tags) - m.mu.timed, m.mu.timed
 }
 
 // sortByPeak sorts counters by their recent peak rate, the highest first. The order
@@ -577,12 +599,6 @@ func (m *tags) sortByPeak(list []*counter) {
 		x, y := ranks[a], ranks[b]
 		return cmp.Or(cmp.Compare(y.peak, x.peak), cmp.Compare(x.own, y.own), cmp.Compare(a.Tag(), b.Tag()))
 	})
-}
-
-// tagged is an issuer with its tag.
-type tagged struct {
-	tag    allocator.Tag
-	issuer issuer
 }
 
 // warm leases the first segments of the warm tags, then reports that the instance
