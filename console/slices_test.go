@@ -229,7 +229,7 @@ func TestAMoveWaitsForWorkers(t *testing.T) {
 		etcd, keys := s.Open(t), record.Keys("/march/default/")
 		// look reads the workers and room b's report in one snapshot.
 		look := func() (reported int64, used []int64) {
-			answer, err := etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpGetPrefix(keys.Windows("")),
+			answer, err := etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpGetPrefix(keys.All(record.Windows)),
 				store.OpGet(keys.Registration("b", "b1"))}})
 			if err != nil {
 				t.Fatal(err)
@@ -244,7 +244,7 @@ func TestAMoveWaitsForWorkers(t *testing.T) {
 					used = append(used, id.Number)
 				}
 			}
-			i, err := keys.ParseInstance(answer.Got[1][0])
+			i, err := record.ReadAs[record.Instance](keys, answer.Got[1][0])
 			if err != nil {
 				t.Fatal(err)
 			}

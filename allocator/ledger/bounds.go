@@ -71,7 +71,7 @@ func (l *client) Change(ctx context.Context, txn store.Txn, kinds ...string) (st
 // MakeRoom returns operations that remove the oldest keys of kinds and audit entries,
 // so that the next Change does not exceed their bounds.
 func (l *client) MakeRoom(ctx context.Context, kinds ...string) (oldest []store.Op) {
-	for _, kind := range append(kinds, l.keys.Audits()) {
+	for _, kind := range append(kinds, l.keys.All(record.Audits)) {
 		oldest = append(oldest, l.overflow(ctx, kind)...)
 	}
 	return oldest
@@ -90,7 +90,7 @@ func (l *client) overflow(ctx context.Context, kind string) []store.Op {
 	bound, slack := l.bounds.layouts, int64(0)
 	ring := slices.Contains(l.keys.Rings(), kind)
 	switch {
-	case kind == l.keys.Migrations():
+	case kind == l.keys.All(record.Migrations):
 		bound = l.bounds.migrations
 	case ring:
 		if bound, slack = l.auditBound(); l.spend(kind) {
@@ -98,7 +98,7 @@ func (l *client) overflow(ctx context.Context, kind string) []store.Op {
 		}
 	}
 	answer, err := l.Try(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{
-		Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)},
+		Interval: store.Prefix(kind),
 		Limit:    slack + record.OverflowMost + 1, KeysOnly: true,
 	}}}})
 	if err != nil {
@@ -175,8 +175,8 @@ func (m *memory) auditsOwner(last record.Worker) bool {
 // countAudits reads how many audit entries there are, for countedAudits. A caller that
 // sends a read anyway adds it, and overflow need not count.
 func (l *client) countAudits() store.Op {
-	kind := l.keys.Audits()
-	return store.Op{Get: &store.Get{Interval: store.Interval{Key: kind, End: store.PrefixEnd(kind)},
+	kind := l.keys.All(record.Audits)
+	return store.Op{Get: &store.Get{Interval: store.Prefix(kind),
 		Limit: 1, KeysOnly: true}}
 }
 
@@ -184,7 +184,7 @@ func (l *client) countAudits() store.Op {
 // writes since then may have reached the bound.
 func (l *client) countedAudits(n int64) {
 	bound, slack := l.auditBound()
-	l.counted(l.keys.Audits(), max(min(slack, bound-n), 0))
+	l.counted(l.keys.All(record.Audits), max(min(slack, bound-n), 0))
 }
 
 // PinAnew pins this ledger to the etcd cluster that answers, even if the identity has

@@ -88,7 +88,7 @@ func (i *Instance) readHolder(ctx context.Context, tag allocator.Tag, state *Sta
 		return h, false, err
 	}
 	if kv, there := answer.One(0); there {
-		h, err = l.keys.DecodeHolder(kv)
+		h, err = record.ReadAs[record.Holder](l.keys, kv)
 	}
 	return h, err == nil, err
 }

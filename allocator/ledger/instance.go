@@ -177,7 +177,7 @@ func (i *Instance) confirmInEmpty(ctx context.Context) error {
 	if s.Refusal() != nil {
 		return nil // a later start, or an operator, confirms it
 	}
-	marks := store.OpGetPrefix(l.keys.Marks(""))
+	marks := store.OpGetPrefix(l.keys.All(record.Marks))
 	marks.Get.Limit = 1
 	answer, err := l.Try(ctx, store.Txn{If: l.Holds(s), Then: []store.Op{marks}})
 	if err != nil {
@@ -340,7 +340,7 @@ func (i *Instance) readTokens(ctx context.Context) {
 	if !stored.Upgraded() {
 		return
 	}
-	tokens := store.OpGetPrefix(i.ledger.keys.Tokens(i.room))
+	tokens := store.OpGetPrefix(i.ledger.keys.In(i.room, record.Tokens))
 	tokens.Get.KeysOnly = true
 	answer, err := i.ledger.Try(ctx, store.Txn{Then: []store.Op{tokens}})
 	if err != nil {

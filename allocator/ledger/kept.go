@@ -190,7 +190,7 @@ func (i *Instance) still(ctx context.Context, state *State,
 		oldest = min(oldest, s.Version)
 	}
 	history := store.Op{Get: &store.Get{Interval: store.Interval{Key: l.keys.LayoutAt(oldest),
-		End: store.PrefixEnd(l.keys.Layouts())}}}
+		End: store.PrefixEnd(l.keys.All(record.Layouts))}}}
 	answer, err := l.Read(ctx, store.Txn{If: l.Holds(state), Then: []store.Op{history}})
 	if err != nil || !answer.Succeeded {
 		return nil, changedMeanwhile(err)
@@ -198,7 +198,7 @@ func (i *Instance) still(ctx context.Context, state *State,
 	var parts []allocator.Part
 	known := make(map[int64]bool) // the oldest go first: where a version is there, all later ones are
 	for _, kv := range answer.Got[0] {
-		layout, err := l.keys.DecodeHistory(kv)
+		layout, err := record.ReadAs[record.Layout](l.keys, kv)
 		if err != nil {
 			return nil, err
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -215,8 +214,8 @@ func (l *Ledger) readTags(ctx context.Context, tags []allocator.Tag, onTag func(
 	}
 	return l.readKeys(ctx, keys, func(_ []string, _ sentAt, answer store.Answer) error {
 		for _, kv := range slices.Concat(answer.Got...) {
-			if tag, err := l.keys.ParseTag(kv.Key); err == nil {
-				onTag(l.tagChange(tag, kv))
+			if key, err := l.keys.Parse(kv.Key); err == nil {
+				onTag(l.tagChange(key.Tag, kv))
 			}
 		}
 		return nil
@@ -240,15 +239,15 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange), unleased func
 		{Key: l.keys.Layout()},
 		{Key: l.keys.Settings()},
 		// repairing these keys may make a layout valid again
-		{Key: l.keys.Layouts(), End: store.PrefixEnd(l.keys.Layouts())},
-		{Key: l.keys.Tags(), End: store.PrefixEnd(l.keys.Tags())},
-		{Key: l.keys.Registrations(""), End: store.PrefixEnd(l.keys.Registrations(""))},
+		store.Prefix(l.keys.All(record.Layouts)),
+		store.Prefix(l.keys.All(record.Tags)),
+		store.Prefix(l.keys.All(record.Registrations)),
 	}
 	var i *Instance
 	l.with(func() { i = l.mu.instance })
 	if i != nil {
-		for _, prefix := range []string{l.keys.Windows(i.room), l.keys.Workers()} {
-			within = append(within, store.Interval{Key: prefix, End: store.PrefixEnd(prefix)})
+		for _, prefix := range []string{l.keys.In(i.room, record.Windows), l.keys.All(record.Workers)} {
+			within = append(within, store.Prefix(prefix))
 		}
 	}
 	changes := l.store.Watch(ctx, within, answer.Revision+1)
@@ -284,15 +283,15 @@ func (l *Ledger) watch(ctx context.Context, onTag func(TagChange), unleased func
 		var registrations, workers []store.KV
 		again := false
 		for _, kv := range change.KVs {
-			name, err := l.keys.ParseTag(kv.Key)
-			switch {
-			case err == nil:
-				onTag(l.tagChange(name, kv))
-			case strings.HasPrefix(kv.Key, l.keys.Registrations("")):
+			key, err := l.keys.Parse(kv.Key)
+			switch kind := l.keys.KindOf(kv.Key); {
+			case kind == record.Tags && err == nil:
+				onTag(l.tagChange(key.Tag, kv))
+			case kind == record.Registrations:
 				if kv.ModRevision != 0 { // otherwise it was deleted
 					registrations = append(registrations, kv)
 				}
-			case l.keys.HasWindow(kv.Key):
+			case kind.OfWorkers():
 				workers = append(workers, kv)
 			default:
 				again = true

@@ -304,7 +304,7 @@ func (p *presence) send(ctx context.Context) error {
 			Else: p.found(),
 		}
 		if count {
-			all := store.OpGetPrefix(l.keys.Registrations(""))
+			all := store.OpGetPrefix(l.keys.All(record.Registrations))
 			all.Get.KeysOnly, all.Get.Limit = true, 1
 			txn.Then = append(txn.Then, all)
 		}
@@ -624,7 +624,7 @@ func (p *presence) sentChecked(before sentAt) bool {
 // `march recover` has asked those that were seen before, or has gone on without them.
 func (i *Instance) seeRegistered(ctx context.Context) {
 	epoch := i.ledger.epoch()
-	answer, err := i.ledger.Gets(ctx, store.OpGetPrefix(i.ledger.keys.Registrations("")))
+	answer, err := i.ledger.Gets(ctx, store.OpGetPrefix(i.ledger.keys.All(record.Registrations)))
 	if err == nil { // otherwise next time
 		i.memory.see(i.ledger.parseRegistrations(answer.Got[0], epoch), epoch)
 	}

@@ -267,7 +267,7 @@ func (l *probes) probeOnce(ctx context.Context, full bool, send sender, more []s
 // end. If the layout has another version, otherVersion returns true, and the probe
 // is repeated.
 func (l *knowledge) historyAt(version int64) store.Op {
-	within := store.Interval{Key: l.keys.LayoutAt(max(version-1, 0)), End: store.PrefixEnd(l.keys.Layouts())}
+	within := store.Interval{Key: l.keys.LayoutAt(max(version-1, 0)), End: store.PrefixEnd(l.keys.All(record.Layouts))}
 	return store.Op{Get: &store.Get{Interval: within, Limit: 4}}
 }
 
@@ -313,7 +313,7 @@ func (l *knowledge) nextOf(found []store.KV) int64 {
 	if len(found) == 0 {
 		return 0
 	}
-	if l.keys.HasWindow(found[0].Key) {
+	if l.keys.KindOf(found[0].Key).OfWorkers() {
 		return untilOf(found[0])
 	}
 	mark, err := record.DecodeMark(found[0])

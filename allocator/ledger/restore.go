@@ -388,7 +388,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 	var terms record.Numbers
 	var none record.Mark
 	if len(found[0]) > 0 {
-		if t, err := l.keys.DecodeLife(found[0][0]); err == nil {
+		if t, err := record.ReadAs[record.Tag](l.keys, found[0][0]); err == nil {
 			terms = t.Terms().Numbers
 			none = record.AbsentMark(terms.Start, terms.BaseTotal)
 		} // otherwise no IDs of it are leased, and the margin does not matter
@@ -478,7 +478,7 @@ func (l *Ledger) floorAtBegin(ctx context.Context, s *State, tag allocator.Tag) 
 	stored, _ := answer.One(0)
 	life, _ := answer.One(1)
 	layout, unread := record.DecodeLayout(stored)
-	t, err := l.keys.DecodeLife(life)
+	t, err := record.ReadAs[record.Tag](l.keys, life)
 	unread = errors.Join(unread, err)
 	marks := make(map[allocator.Room]record.Mark)
 	for k, room := range s.layout.Ever {

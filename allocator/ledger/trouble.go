@@ -156,7 +156,7 @@ func (l *client) MayRegister(ctx context.Context, room allocator.Room, name allo
 		return err
 	}
 	missing := has.Missing([]store.Right{
-		{Interval: store.Interval{Key: string(l.keys), End: store.PrefixEnd(string(l.keys))}},
+		{Interval: store.Prefix(string(l.keys))},
 		{Interval: store.Interval{Key: l.keys.Registration(room, name)}, Write: true},
 		{Interval: store.Interval{Key: l.keys.Alive(room, name)}, Write: true},
 	})

@@ -46,7 +46,7 @@ type Numbers struct {
 func (i *Instance) ReadWorkers(ctx context.Context, f Footing, bits int, slice allocator.Range,
 	workers, heartbeats int64) (n Numbers, ok bool, err error) {
 	l := i.ledger
-	alive := store.OpGetPrefix(l.keys.Heartbeats(""))
+	alive := store.OpGetPrefix(l.keys.All(record.Heartbeats))
 	alive.Get.Limit = heartbeats
 	within := l.keys.WorkersIn(f.Layout, i.room, bits, slice)
 	ops := []store.Op{alive}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -136,7 +137,7 @@ func (l *link) restOf(txn store.Txn) (lease, bool) {
 	}
 	l.w.count("takes and releases of an ordered tag", 1)
 	at := slices.IndexFunc(txn.If, func(c store.Cond) bool { return c.Key == txn.Then[0].Put.Key })
-	was, err := keys.DecodeHolder(store.KV{Key: txn.If[at].Key, Value: txn.If[at].Value})
+	was, err := record.ReadAs[record.Holder](keys, store.KV{Key: txn.If[at].Key, Value: txn.If[at].Value})
 	if err != nil || was.Rest == nil || len(txn.If) < 6 { // it compares the mark, too
 		return lease{}, false
 	}

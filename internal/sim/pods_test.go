@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -52,7 +53,7 @@ func (w *world) removePod(d dice) {
 // leaves notes that a transaction which was done says that its process left in good order.
 func (l *link) leaves(txn store.Txn) {
 	if !slices.ContainsFunc(txn.Then, func(op store.Op) bool {
-		if op.Put == nil || !strings.HasPrefix(op.Put.Key, keys.Registrations("")) ||
+		if op.Put == nil || !strings.HasPrefix(op.Put.Key, keys.All(record.Registrations)) ||
 			!bytes.Contains(op.Put.Value, []byte(`"leaving":true`)) {
 			return false
 		}

@@ -353,8 +353,8 @@ func TestEtcdRightsMissing(t *testing.T) {
 	if missing, more, err := l.WrongRights(t.Context(), role); err != nil || len(missing) > 0 || len(more) > 0 {
 		t.Fatalf("missing %v, too many %v: %v", missing, more, err)
 	}
-	for _, right := range []string{"--prefix " + keys.Workers(), "--prefix " + keys.Windows("b"), keys.Mark("b",
-		"order")} {
+	for _, right := range []string{"--prefix " + keys.All(record.Workers), "--prefix " + keys.In("b", record.Windows),
+		keys.Mark("b", "order")} {
 		g.etcd.Etcdctl(t, "", "etcdctl role grant-permission "+role.Name+" write "+right)
 		if missing, more, err := l.WrongRights(t.Context(), role); err != nil || len(missing) > 0 || len(more) != 1 {
 			t.Errorf("with %s: missing %v, too many %v: %v", right, missing, more, err)
@@ -373,7 +373,7 @@ func TestEtcdRightsMissing(t *testing.T) {
 	}
 	// The right that other rights cover is not missing, and half of one does not do.
 	g.etcd.Etcdctl(t, "", "etcdctl role revoke-permission "+role.Name+" "+keys.Beat(),
-		"etcdctl role revoke-permission "+role.Name+" "+keys.Audits()+" --prefix")
+		"etcdctl role revoke-permission "+role.Name+" "+keys.All(record.Audits)+" --prefix")
 	r := g.room("a")
 	rooms := marchv1.NewRoomServiceClient(r.Conn)
 	var told []string

@@ -98,7 +98,7 @@ func (a *view) activeOf(ctx context.Context, got [][]store.KV) (record.Migration
 	}
 	a.lastActive.Store(&active.Name)
 	if len(got[1]) > 0 && got[1][0].Key == a.keys.Migration(active.Name) {
-		m, err := a.keys.ParseMigration(got[1][0])
+		m, err := record.ReadAs[record.Migration](a.keys, got[1][0])
 		return m, err == nil, err
 	}
 	m, err := a.Migration(ctx, active.Name)
@@ -118,6 +118,6 @@ func (a *view) Migration(ctx context.Context, id string) (record.Migration, erro
 		return record.Migration{}, allocator.Errorf(allocator.Invalid,
 			"migration: %q is not an ID of one (26 letters and digits)", id)
 	}
-	return readOne(ctx, a, a.keys.Migration(id), a.keys.ParseMigration, allocator.Errorf(allocator.NotFound,
+	return readOne(ctx, a, a.keys.Migration(id), reads[record.Migration](a), allocator.Errorf(allocator.NotFound,
 		"migration %s does not exist; `march migrate list` lists those that do", id))
 }

@@ -38,7 +38,7 @@ func (a *Admin) Record(ctx context.Context, actor, action, object string) error 
 	}
 	if layout.Upgraded() {
 		_, err := a.Ledger.Change(ctx, store.Txn{Then: []store.Op{a.keys.Refused(a.now(), actor, action, object)}},
-			a.keys.Refusals())
+			a.keys.All(record.Refusals))
 		return err
 	}
 	_, err := a.Ledger.Change(ctx, store.Txn{Then: []store.Op{a.audit(actor, action, string(a.keys)+object, nil, nil)}})
@@ -71,7 +71,7 @@ func (a *view) Logouts(ctx context.Context, since time.Time) (map[string][]ulid.
 	if err := least.SetTime(ulid.Timestamp(since)); err != nil {
 		return nil, allocator.Errorf(allocator.Internal, "logouts since %v: %w", since, err)
 	}
-	of, ring := make(map[string][]ulid.ULID), a.keys.Audits()
+	of, ring := make(map[string][]ulid.ULID), a.keys.All(record.Audits)
 	within := store.Interval{Key: ring + least.String(), End: store.PrefixEnd(ring)}
 	for {
 		answer, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: logoutsPage}})
@@ -79,7 +79,8 @@ func (a *view) Logouts(ctx context.Context, since time.Time) (map[string][]ulid.
 			return nil, err
 		}
 		found := answer.Got[0]
-		entries, _ := record.ReadEach(found, a.keys.ParseAudit) // what cannot be read is named where the audit is
+		// What cannot be read is named where the audit is.
+		entries, _ := record.ReadEach(found, reads[record.AuditEntry](a))
 		for _, e := range entries {
 			ids, ok := strings.CutPrefix(e.Object, sessions)
 			if !ok || e.Action != logout {
@@ -166,7 +167,7 @@ func (a *view) entries(ctx context.Context, ring, before string,
 		}
 		for _, kv := range found {
 			if len(entries) < n {
-				page, skipped := record.ReadEach([]store.KV{kv}, a.keys.ParseAudit)
+				page, skipped := record.ReadEach([]store.KV{kv}, reads[record.AuditEntry](a))
 				entries, bad = append(entries, page...), append(bad, skipped...)
 			}
 		}

@@ -19,6 +19,8 @@ import (
 
 const keys = record.Keys(prefix)
 
+var audits, refused = keys.All(record.Audits), keys.All(record.Refusals)
+
 // audited is a cluster with a process whose entries of the audit are known outside etcd, too.
 type audited struct {
 	*memcluster.Cluster
@@ -93,7 +95,7 @@ func (a *audited) written(ring string) (all []record.AuditEntry) {
 	a.t.Helper()
 	for _, key := range a.Mem.Keys(ring) {
 		value, _ := a.Mem.Value(key)
-		e, err := keys.ParseAudit(store.KV{Key: key, Value: value})
+		e, err := record.ReadAs[record.AuditEntry](keys, store.KV{Key: key, Value: value})
 		if err != nil {
 			a.t.Fatal(err)
 		}
@@ -123,7 +125,7 @@ func TestAuditIsChained(t *testing.T) {
 		}
 	}
 	named := map[string]bool{}
-	changes := a.written(keys.Audits())
+	changes := a.written(audits)
 	for _, e := range changes {
 		for id := range e.After {
 			named[id] = true
@@ -145,7 +147,7 @@ func TestAuditWithoutAnAnswer(t *testing.T) {
 		n := 0
 		conn.Fate(func(txn store.Txn) ledgertest.Fate {
 			for _, op := range txn.Then {
-				if op.Put != nil && strings.HasPrefix(op.Put.Key, keys.Audits()) {
+				if op.Put != nil && strings.HasPrefix(op.Put.Key, audits) {
 					if n++; n%3 == 0 {
 						return ledgertest.Fate{Name: fate}
 					}
@@ -172,91 +174,91 @@ func TestAuditThatWasRewritten(t *testing.T) {
 		want   string
 	}{
 		"an entry removed": {func(a *audited) {
-			e := a.written(keys.Audits())[5]
-			a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+			e := a.written(audits)[5]
+			a.Mem.Corrupt(store.Op{Delete: audits + e.ID})
 		}, true, "is missing"},
 		"a refusal removed": {func(a *audited) {
-			e := a.written(keys.Refusals())[5]
-			a.Mem.Corrupt(store.Op{Delete: keys.Refusals() + e.ID})
+			e := a.written(refused)[5]
+			a.Mem.Corrupt(store.Op{Delete: refused + e.ID})
 		}, true, "is missing"},
 		"an actor changed": {func(a *audited) {
-			e := a.written(keys.Audits())[5]
+			e := a.written(audits)[5]
 			e.Actor = "somebody else"
-			a.put(keys.Audits(), e)
+			a.put(audits, e)
 		}, true, "was changed"},
 		"an entry unchained": {func(a *audited) {
-			e := a.written(keys.Audits())[5]
+			e := a.written(audits)[5]
 			e.Writer, e.Sequence, e.After = "", 0, nil
-			a.put(keys.Audits(), e)
+			a.put(audits, e)
 		}, true, "was changed"},
 		"an entry added": {func(a *audited) {
-			e := a.written(keys.Audits())[5]
+			e := a.written(audits)[5]
 			e.ID, e.Actor = record.NewULID(), "bob"
-			a.put(keys.Audits(), e)
+			a.put(audits, e)
 		}, true, "are both number"},
 		"the latest removed": {func(a *audited) {
-			all := a.written(keys.Audits())
-			a.Mem.Corrupt(store.Op{Delete: keys.Audits() + all[len(all)-1].ID})
+			all := a.written(audits)
+			a.Mem.Corrupt(store.Op{Delete: audits + all[len(all)-1].ID})
 		}, false, "is missing"},
 		"the oldest removed": {func(a *audited) {
-			for _, e := range a.written(keys.Audits())[:5] {
-				a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+			for _, e := range a.written(audits)[:5] {
+				a.Mem.Corrupt(store.Op{Delete: audits + e.ID})
 			}
 		}, true, "is missing"},
 		"the second half removed": {func(a *audited) {
-			all := a.written(keys.Audits())
+			all := a.written(audits)
 			for _, e := range all[len(all)/2:] {
-				a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+				a.Mem.Corrupt(store.Op{Delete: audits + e.ID})
 			}
 		}, false, "is missing"},
 		"an old entry copied": {func(a *audited) {
-			e := a.written(keys.Audits())[5]
+			e := a.written(audits)[5]
 			e.ID = record.NewULID()
-			a.put(keys.Audits(), e)
+			a.put(audits, e)
 		}, true, "are both number"},
 		"a change moved to the refusals": {func(a *audited) {
-			e := a.written(keys.Audits())[5]
-			a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
-			a.put(keys.Refusals(), e)
+			e := a.written(audits)[5]
+			a.Mem.Corrupt(store.Op{Delete: audits + e.ID})
+			a.put(refused, e)
 		}, true, "is missing"},
 		"two entries swapped": {func(a *audited) {
-			all := a.written(keys.Audits())
+			all := a.written(audits)
 			all[5].ID, all[6].ID = all[6].ID, all[5].ID
-			a.put(keys.Audits(), all[5])
-			a.put(keys.Audits(), all[6])
+			a.put(audits, all[5])
+			a.put(audits, all[6])
 		}, true, "was changed"},
 		"two writers swapped": {func(a *audited) {
-			changes, refusals := a.written(keys.Audits()), a.written(keys.Refusals())
+			changes, refusals := a.written(audits), a.written(refused)
 			for k := range refusals {
 				refusals[k].Writer, changes[k].Writer = changes[k].Writer, refusals[k].Writer
-				a.put(keys.Audits(), changes[k])
-				a.put(keys.Refusals(), refusals[k])
+				a.put(audits, changes[k])
+				a.put(refused, refusals[k])
 			}
 		}, true, "was changed"},
 		"all as another writer's": {func(a *audited) {
 			hashes := map[string]string{}
-			for _, e := range a.written(keys.Audits()) {
+			for _, e := range a.written(audits) {
 				e.Writer, e.Actor = "mallory's", "bob"
 				for id := range e.After {
 					e.After[id] = hashes[id]
 				}
 				hashes[e.ID] = record.HashOf(record.Encode(&e))
-				a.put(keys.Audits(), e)
+				a.put(audits, e)
 			}
 		}, false, "was changed"},
 		"the oldest removed, with a note": {func(a *audited) {
-			all := a.written(keys.Audits())
+			all := a.written(audits)
 			for _, e := range all[:5] {
-				a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+				a.Mem.Corrupt(store.Op{Delete: audits + e.ID})
 			}
-			a.Mem.Corrupt(store.OpPut(keys.Oldest(keys.Audits()), record.Encode(&record.Oldest{Removed: all[4].ID,
+			a.Mem.Corrupt(store.OpPut(keys.Oldest(audits), record.Encode(&record.Oldest{Removed: all[4].ID,
 				ID: all[5].ID, Hash: all[5].Hash})))
 		}, true, "because the ring was full"},
 		"all rewritten without one": {func(a *audited) {
 			hashes := map[string]string{}
-			for k, e := range a.written(keys.Audits()) {
+			for k, e := range a.written(audits) {
 				if k == 5 {
-					a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+					a.Mem.Corrupt(store.Op{Delete: audits + e.ID})
 					continue
 				}
 				for id := range e.After {
@@ -265,22 +267,22 @@ func TestAuditThatWasRewritten(t *testing.T) {
 					}
 				}
 				hashes[e.ID] = record.HashOf(record.Encode(&e))
-				a.put(keys.Audits(), e)
+				a.put(audits, e)
 			}
 		}, false, "is missing"},
 		"all rewritten with another one": {func(a *audited) {
 			ids, hashes := map[string]string{}, map[string]string{}
-			for k, e := range a.written(keys.Audits()) {
+			for k, e := range a.written(audits) {
 				was, after := e.ID, map[string]string{}
 				for id := range e.After {
 					after[ids[id]] = hashes[id]
 				}
 				if e.After = after; k == 5 {
-					a.Mem.Corrupt(store.Op{Delete: keys.Audits() + e.ID})
+					a.Mem.Corrupt(store.Op{Delete: audits + e.ID})
 					e.ID, e.Actor = record.NewULID(), "bob"
 				}
 				ids[was], hashes[was] = e.ID, record.HashOf(record.Encode(&e))
-				a.put(keys.Audits(), e)
+				a.put(audits, e)
 			}
 		}, false, "not in the log"},
 	} {
@@ -309,7 +311,7 @@ func TestAuditBeyondItsLogs(t *testing.T) {
 	if r.Uncovered != 1 || others != r.Changes+r.Refusals-r.Heads {
 		t.Errorf("%+v", r)
 	}
-	changes := a.written(keys.Audits())
+	changes := a.written(audits)
 	half := len(changes) / 2
 	logged := slices.DeleteFunc(slices.Clone(a.heads), func(h verify.Head) bool {
 		return h.Writer == changes[0].Writer && h.Sequence > changes[half].Sequence
@@ -324,7 +326,7 @@ func TestAuditBeyondItsLogs(t *testing.T) {
 				}
 			}
 			hashes[e.ID] = record.HashOf(record.Encode(&e))
-			a.put(keys.Audits(), e)
+			a.put(audits, e)
 		}
 	}
 	if r, after := a.verify(logged), int64(len(changes)-half-1); len(r.Problems) > 0 || r.Unlogged != others+after {

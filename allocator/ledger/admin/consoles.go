@@ -38,7 +38,7 @@ func (a *Admin) Announce(ctx context.Context, process, address string) error {
 		return err
 	}
 	state, _ := a.Ledger.State()
-	if answer, err = a.Ledger.Gets(ctx, store.OpGetPrefix(a.keys.Consoles())); err != nil {
+	if answer, err = a.Ledger.Gets(ctx, store.OpGetPrefix(a.keys.All(record.Consoles))); err != nil {
 		return err
 	}
 	others := slices.DeleteFunc(answer.Got[0], func(kv store.KV) bool { return kv.Key == key })

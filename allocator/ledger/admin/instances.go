@@ -25,8 +25,8 @@ func (a *view) Instances(ctx context.Context, room allocator.Room) ([]record.Ins
 
 // readInstances reads what instancesOf needs.
 func (a *view) readInstances(room allocator.Room) []store.Op {
-	return []store.Op{store.OpGetPrefix(a.keys.Registrations(room)), store.OpGetPrefix(a.keys.Heartbeats(room)),
-		store.OpGet(a.keys.Epoch())}
+	return []store.Op{store.OpGetPrefix(a.keys.In(room, record.Registrations)),
+		store.OpGetPrefix(a.keys.In(room, record.Heartbeats)), store.OpGet(a.keys.Epoch())}
 }
 
 func (a *view) instancesOf(got [][]store.KV) ([]record.Instance, []record.KeyError) {
@@ -40,7 +40,7 @@ func (a *view) instancesOf(got [][]store.KV) ([]record.Instance, []record.KeyErr
 	inForce, isHalted := epochOf(epoch)
 	records := make([]record.Instance, 0, len(got[0]))
 	for _, kv := range got[0] {
-		r, err := a.keys.ParseInstance(kv)
+		r, err := record.ReadAs[record.Instance](a.keys, kv)
 		if err != nil {
 			bad = append(bad, *record.Unreadable(kv.Key, err))
 			if r.Name == "" {

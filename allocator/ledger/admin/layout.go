@@ -23,8 +23,8 @@ func (a *Admin) Init(ctx context.Context, layout allocator.Layout, actor string)
 		return record.Layout{}, err
 	}
 	layout.Version = 1
-	probe, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: store.Interval{Key: string(a.keys),
-		End: store.PrefixEnd(string(a.keys))}, Limit: 1, KeysOnly: true}},
+	first := store.Op{Get: &store.Get{Interval: store.Prefix(string(a.keys)), Limit: 1, KeysOnly: true}}
+	probe, err := a.Ledger.Gets(ctx, first,
 		store.OpGet(a.keys.Identity()), store.OpGet(a.keys.Epoch()), store.OpGet(a.keys.Layout()))
 	if err != nil {
 		return record.Layout{}, err
@@ -127,7 +127,7 @@ func (a *Admin) changeLayout(ctx context.Context, s *ledger.State, from, stored 
 			store.OpPut(a.keys.LayoutAt(to.Version), value),
 			a.audit(actor, action, a.keys.Layout(), from.Encode(""), value),
 		),
-	}, a.keys.Layouts())
+	}, a.keys.All(record.Layouts))
 	crash.Here(crash.AfterChange)
 	var unknown error // why it is not known whether the change was made
 	refused := errors.New("the conditions do not hold")
@@ -188,7 +188,7 @@ func (a *view) LayoutAfter(ctx context.Context, version int64) (record.Layout, e
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return record.Layout{}, err
 	}
-	within := store.Interval{Key: a.keys.LayoutAt(version) + "\x00", End: store.PrefixEnd(a.keys.Layouts())}
+	within := store.Interval{Key: a.keys.LayoutAt(version) + "\x00", End: store.PrefixEnd(a.keys.All(record.Layouts))}
 	answer, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: 1}})
 	if err != nil {
 		return record.Layout{}, err
@@ -207,7 +207,7 @@ func (a *view) Layouts(ctx context.Context, before int64, n int) ([]record.Layou
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	within := store.Interval{Key: a.keys.Layouts(), End: store.PrefixEnd(a.keys.Layouts())}
+	within := store.Prefix(a.keys.All(record.Layouts))
 	if before > 0 {
 		within.End = a.keys.LayoutAt(before)
 	}

@@ -48,7 +48,7 @@ func (a *Admin) StartMigration(ctx context.Context, from record.Layout, m record
 			a.audit(actor, "start migration", key, nil, m.Brief()),
 		},
 		Else: []store.Op{store.OpGet(a.keys.ActiveMigration()), store.OpGet(a.keys.Layout())},
-	}, a.keys.Migrations())
+	}, a.keys.All(record.Migrations))
 	refused := errors.New("the conditions do not hold")
 	err = store.Outcome(answer, err, func() bool { // its ID shows whether it was stored
 		_, err := a.Migration(ctx, m.ID)
@@ -87,7 +87,7 @@ func (a *view) Migrations(ctx context.Context, before string, n int) ([]record.M
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	within := store.Interval{Key: a.keys.Migrations(), End: store.PrefixEnd(a.keys.Migrations())}
+	within := store.Prefix(a.keys.All(record.Migrations))
 	if before != "" {
 		if _, err := ulid.ParseStrict(before); err != nil {
 			return nil, nil, allocator.Errorf(allocator.Invalid,
@@ -95,7 +95,7 @@ func (a *view) Migrations(ctx context.Context, before string, n int) ([]record.M
 		}
 		within.End = a.keys.Migration(before)
 	}
-	return readPage(ctx, a, store.Get{Interval: within, Descending: true}, n, a.keys.ParseMigration)
+	return readPage(ctx, a, store.Get{Interval: within, Descending: true}, n, reads[record.Migration](a))
 }
 
 // UpdateMigration applies change to m and stores the result, if m has not changed

@@ -9,6 +9,11 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
+// reads returns what reads keys of a kind.
+func reads[T any](a *view) func(store.KV) (T, error) {
+	return func(kv store.KV) (T, error) { return record.ReadAs[T](a.keys, kv) }
+}
+
 // readOne reads a key that is there; otherwise its error is missing.
 func readOne[T any](ctx context.Context, a *view, key string, read func(store.KV) (T, error),
 	missing error) (v T, err error) {

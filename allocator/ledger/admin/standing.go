@@ -128,9 +128,8 @@ func (a *view) follow(ctx context.Context, changed func(registration bool)) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	prefix := func(key string) store.Interval { return store.Interval{Key: key, End: store.PrefixEnd(key)} }
-	changes := a.Ledger.Cluster().Store.Watch(ctx, []store.Interval{prefix(a.keys.Migrations()),
-		prefix(a.keys.Registrations(""))}, answer.Revision+1)
+	changes := a.Ledger.Cluster().Store.Watch(ctx, []store.Interval{
+		store.Prefix(a.keys.All(record.Migrations)), store.Prefix(a.keys.All(record.Registrations))}, answer.Revision+1)
 	state, adopted := a.Ledger.State()
 	for {
 		select {
@@ -138,7 +137,7 @@ func (a *view) follow(ctx context.Context, changed func(registration bool)) {
 			if !ok || change.Err != nil {
 				return
 			}
-			changed(!strings.HasPrefix(change.KVs[0].Key, a.keys.Migrations()))
+			changed(!strings.HasPrefix(change.KVs[0].Key, a.keys.All(record.Migrations)))
 		case <-adopted:
 			// The revisions of a restored etcd begin below those that were seen, so the watch would be silent for long.
 			was := state.Epoch()

@@ -109,7 +109,7 @@ func (a *Admin) nextLife(ctx context.Context, t record.Tag, says creation) (l li
 		}
 		l.conds = append(l.conds, a.Ledger.Holds(s)...) // older builds do not read such a tag
 	}
-	dead, deadErr := a.keys.DecodeLife(p.kv)
+	dead, deadErr := record.ReadAs[record.Tag](a.keys, p.kv)
 	switch upgraded := s.Layout().Upgraded(); {
 	case p.there && (deadErr != nil || dead.Deleted.IsZero()):
 		return l, allocator.Errorf(allocator.Exists, "tag %s exists already", t.Name)
@@ -315,7 +315,7 @@ func (a *view) Tags(ctx context.Context, prefix string, after allocator.Tag,
 func (a *view) DeletedTags(ctx context.Context, prefix string, after allocator.Tag,
 	shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
 	return a.tags(ctx, prefix, after, shared, n, func(kv store.KV) (record.Tag, error) {
-		t, err := a.keys.DecodeLife(kv)
+		t, err := record.ReadAs[record.Tag](a.keys, kv)
 		if err == nil && t.Deleted.IsZero() {
 			err = allocator.Errorf(allocator.NotFound, "tag %s is not deleted", t.Name)
 		}
@@ -328,14 +328,14 @@ func (a *view) tags(ctx context.Context, prefix string, after allocator.Tag, sha
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	within := store.Interval{Key: a.keys.Tags() + prefix, End: store.PrefixEnd(a.keys.Tags() + prefix)}
+	within := store.Prefix(a.keys.All(record.Tags) + prefix)
 	if after != "" {
 		within.Key = max(within.Key, a.keys.Tag(after)+"\x00")
 	}
 	if within.Key >= within.End {
 		return nil, nil, nil
 	}
-	for _, end := range append(endsAfter(a.keys.Tags(), prefix, string(after), shared), within.End) {
+	for _, end := range append(endsAfter(a.keys.All(record.Tags), prefix, string(after), shared), within.End) {
 		page, skipped, err := readPage(ctx, a, store.Get{Interval: store.Interval{Key: within.Key, End: end}},
 			n-len(tags), read)
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -35,7 +36,7 @@ func (a *view) CountTags(ctx context.Context) (int64, error) {
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return 0, err
 	}
-	within := store.Interval{Key: a.keys.Tags(), End: store.PrefixEnd(a.keys.Tags())}
+	within := store.Prefix(a.keys.All(record.Tags))
 	answer, err := a.Ledger.Gets(ctx, store.Op{Get: &store.Get{Interval: within, Limit: 1, KeysOnly: true}})
 	if err != nil {
 		return 0, err

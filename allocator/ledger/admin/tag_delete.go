@@ -131,7 +131,7 @@ func (a *Admin) tombstone(ctx context.Context, name allocator.Tag) (kv store.KV,
 	if kv, there = answer.One(0); !there {
 		return kv, false, nil
 	}
-	t, err := a.keys.DecodeLife(kv)
+	t, err := record.ReadAs[record.Tag](a.keys, kv)
 	if err == nil && t.Deleted.IsZero() {
 		err = allocator.Errorf(allocator.Refused, "tag %s is not deleted", name)
 	}

@@ -73,7 +73,7 @@ func (a *Admin) MayUpgrade(ctx context.Context) error {
 			"or, if it is gone for good, `march instance forget ROOM INSTANCE`", strings.Join(behind, ", "), record.Formats)
 	}
 	for _, key := range bad {
-		if strings.HasPrefix(key.Key, a.keys.Registrations("")) {
+		if strings.HasPrefix(key.Key, a.keys.All(record.Registrations)) {
 			return allocator.Errorf(allocator.Refused,
 				"it is not known whether the build of this registration knows the formats %d: %w", record.Formats, &key)
 		}
@@ -88,12 +88,12 @@ func (a *Admin) bury(ctx context.Context, actor string) error {
 	seen := make(map[string]bool)
 	for before := ""; ; {
 		const page = 1000
-		entries, _, err := a.entries(ctx, a.keys.Audits(), before, page)
+		entries, _, err := a.entries(ctx, a.keys.All(record.Audits), before, page)
 		if err != nil {
 			return err
 		}
 		for _, e := range entries { // the newest first
-			if seen[e.Object] || !strings.HasPrefix(string(a.keys)+e.Object, a.keys.Tags()) {
+			if seen[e.Object] || !strings.HasPrefix(string(a.keys)+e.Object, a.keys.All(record.Tags)) {
 				continue
 			}
 			seen[e.Object] = true

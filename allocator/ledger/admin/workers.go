@@ -32,7 +32,7 @@ func (a *view) Workers(ctx context.Context, bits int, after *record.WorkerID,
 		if bits != AllWidths {
 			of = fmt.Sprintf("%s%02d/", prefix, bits)
 		}
-		within := store.Interval{Key: of, End: store.PrefixEnd(of)}
+		within := store.Prefix(of)
 		if after != nil {
 			within.Key = max(within.Key, prefix+after.Padded()+"\x00")
 		}
@@ -70,9 +70,9 @@ func (a *view) Workers(ctx context.Context, bits int, after *record.WorkerID,
 // all rooms before the formats of generation 2.
 func (a *view) workerPrefixes() []string {
 	layout, _ := a.Ledger.Layout()
-	all := []string{a.keys.Workers()}
+	all := []string{a.keys.All(record.Workers)}
 	for _, room := range layout.Ever {
-		all = append(all, a.keys.Windows(room))
+		all = append(all, a.keys.In(room, record.Windows))
 	}
 	return all
 }
@@ -97,8 +97,8 @@ func (a *view) Machines(ctx context.Context) ([]MachineID, error) {
 		at int64
 	}
 	last := make(map[record.WorkerID]written)
-	for _, prefix := range []string{a.keys.Clients(""), a.keys.Machines()} {
-		within := store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}
+	for _, prefix := range []string{a.keys.All(record.Clients), a.keys.All(record.Machines)} {
+		within := store.Prefix(prefix)
 		read := func(kv store.KV) (written, error) {
 			key, value, err := a.keys.Read(kv)
 			m, _ := value.(record.Machine)
@@ -197,7 +197,7 @@ func (a *view) widths(ctx context.Context) (all []int, err error) {
 		ops := make([]store.Op, timeid.MaxBits)
 		for bits := range ops {
 			of := fmt.Sprintf("%s%02d/", prefix, bits)
-			ops[bits] = store.Op{Get: &store.Get{Interval: store.Interval{Key: of, End: store.PrefixEnd(of)},
+			ops[bits] = store.Op{Get: &store.Get{Interval: store.Prefix(of),
 				Limit: 1, KeysOnly: true}}
 		}
 		answer, err := a.Ledger.Gets(ctx, ops...)

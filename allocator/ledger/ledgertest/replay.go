@@ -114,7 +114,7 @@ func (b before) Floor(tag allocator.Tag) int64 {
 
 func (b before) Registered(room allocator.Room) bool {
 	prefix := b.prefix + "rooms/" + string(room) + "/"
-	kvs, _ := b.data.get(store.Get{Interval: store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}}, b.data.rev)
+	kvs, _ := b.data.get(store.Get{Interval: store.Prefix(prefix)}, b.data.rev)
 	return len(kvs) > 0
 }
 

@@ -396,7 +396,7 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 	v.layout = state.Layout()
 	v.conds, v.taken = l.Holds(state), make(map[record.WorkerID]bool)
 	k := m.cluster.Keys
-	ops := []store.Op{store.OpGetPrefix(k.Clients("")), store.OpGetPrefix(k.Machines())}
+	ops := []store.Op{store.OpGetPrefix(k.All(record.Clients)), store.OpGetPrefix(k.All(record.Machines))}
 	if slice, err := m.slice(v.layout.Layout, bits); err == nil && slice.Width() > 0 {
 		for _, workers := range k.WorkersIn(v.layout, m.room, bits, slice) {
 			ops = append(ops, store.Op{Get: &store.Get{Interval: workers}})

@@ -160,9 +160,9 @@ func (f *Follower) view(ctx context.Context) error {
 		}
 		f.saw(answer.Got[0], false)
 	}
-	for _, prefix := range []string{k.Tags(), k.Marks(""), k.Windows(""), k.Workers(), k.Clients(""), k.Machines(),
-		k.Registrations(""), k.Heartbeats("")} {
-		if err := f.readAll(ctx, c, prefix); err != nil {
+	for _, kind := range []record.Kind{record.Tags, record.Marks, record.Windows, record.Workers, record.Clients,
+		record.Machines, record.Registrations, record.Heartbeats} {
+		if err := f.readAll(ctx, c, k.All(kind)); err != nil {
 			return err
 		}
 	}
@@ -238,7 +238,7 @@ type waiting struct {
 func (f *Follower) follow(ctx context.Context, c *connection, from int64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	all := store.Interval{Key: string(f.cfg.Cluster.Keys), End: store.PrefixEnd(string(f.cfg.Cluster.Keys))}
+	all := store.Prefix(string(f.cfg.Cluster.Keys))
 	changes := f.cfg.Cluster.Store.Watch(ctx, []store.Interval{all}, from+1)
 	tick := time.NewTicker(checkEvery)
 	defer tick.Stop()

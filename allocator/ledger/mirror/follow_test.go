@@ -108,9 +108,9 @@ func TestViewOutlastsUnansweredReads(t *testing.T) {
 		keys := record.Keys("/march/default/")
 		conn.Fate(func(txn store.Txn) (f ledgertest.Fate) {
 			switch op := txn.Then[0]; {
-			case op.Get != nil && op.Get.Key == keys.Tags():
+			case op.Get != nil && op.Get.Key == keys.All(record.Tags):
 				first.Add(1)
-			case op.Get != nil && op.Get.Key == keys.Marks("") && reads.Add(1) == 1:
+			case op.Get != nil && op.Get.Key == keys.All(record.Marks) && reads.Add(1) == 1:
 				silent.Store(time.Now().Add(time.Minute).UnixNano())
 			}
 			if time.Now().UnixNano() < silent.Load() {

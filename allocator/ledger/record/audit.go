@@ -60,7 +60,7 @@ func HashOf(value []byte) string {
 // Audited returns the operation that records a change, to be part of the change's own
 // transaction. from and to are the values of key object before and after, nil for none.
 func (k Keys) Audited(at time.Time, actor, action, object string, from, to []byte) store.Op {
-	return store.OpPut(k.Audit(NewULID()), Encode(&AuditEntry{
+	return store.OpPut(k.All(Audits)+NewULID(), Encode(&AuditEntry{
 		Time: at, Actor: actor, Action: action, Object: object[len(k):],
 		From: asJSON(from), To: asJSON(to),
 	}))
@@ -68,7 +68,7 @@ func (k Keys) Audited(at time.Time, actor, action, object string, from, to []byt
 
 // Refused returns the operation that records a refused attempt.
 func (k Keys) Refused(at time.Time, actor, action, object string) store.Op {
-	return store.OpPut(k.Refusals()+NewULID(), Encode(&AuditEntry{Time: at, Actor: actor, Action: action,
+	return store.OpPut(k.All(Refusals)+NewULID(), Encode(&AuditEntry{Time: at, Actor: actor, Action: action,
 		Object: object}))
 }
 

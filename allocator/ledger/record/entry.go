@@ -19,7 +19,7 @@ func NewReader(cluster string) (*Reader, error) {
 
 // All is the interval of all keys of the cluster.
 func (r *Reader) All() store.Interval {
-	return store.Interval{Key: string(r.keys), End: store.PrefixEnd(string(r.keys))}
+	return store.Prefix(string(r.keys))
 }
 
 // Cluster returns a reader of the cluster in a store.
@@ -32,16 +32,15 @@ func (r *Reader) Epoch() string { return r.keys.Epoch() }
 
 // Marks is the interval of a room's marks, or of all rooms'.
 func (r *Reader) Marks(room allocator.Room) store.Interval {
-	marks := r.keys.Marks(room)
-	return store.Interval{Key: marks, End: store.PrefixEnd(marks)}
+	return store.Prefix(r.keys.In(room, Marks))
 }
 
 // Lasting reports whether a key holds lasting data, and not only the sign that an instance
 // runs.
-func (r *Reader) Lasting(key string) bool { return !r.keys.kindOf(key).passes }
+func (r *Reader) Lasting(key string) bool { return !r.keys.KindOf(key).row().passes }
 
 // Kept reports whether a key, once written, is never deleted.
-func (r *Reader) Kept(key string) bool { return r.keys.kindOf(key).kept }
+func (r *Reader) Kept(key string) bool { return r.keys.KindOf(key).row().kept }
 
 // Entry is the decoded content of a key and its value. Only the record of its kind is set, and
 // none if the key was deleted.

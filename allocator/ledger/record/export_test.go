@@ -89,7 +89,7 @@ func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, v
 		"identity": k.Identity(), "epoch": k.Epoch(), "layout": k.Layout(), "settings": k.Settings(),
 		"layouts": k.LayoutAt(version), "tags": k.Tag(tag),
 		"marks": k.Mark(room, tag), "rooms": k.Registration(room, name), "alive": k.Alive(room, name),
-		"audit": k.Audit(ulid), "refusals": k.Refusals() + ulid, "consoles": k.Console(ulid),
+		"audit": k.All(Audits) + ulid, "refusals": k.All(Refusals) + ulid, "consoles": k.Console(ulid),
 	}
 }
 

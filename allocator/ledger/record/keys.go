@@ -12,7 +12,6 @@
 package record
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/march-id/march/allocator"
@@ -35,159 +34,94 @@ func NewKeys(cluster string) (Keys, error) {
 }
 
 // Identity names the key of the cluster's uuid and the ID of its etcd cluster.
-func (k Keys) Identity() string { return string(k) + "identity" }
+func (k Keys) Identity() string { return k.key(identity, KeyParts{}) }
 
 // Epoch names the key that every lease compares.
-func (k Keys) Epoch() string { return string(k) + "epoch" }
+func (k Keys) Epoch() string { return k.key(epoch, KeyParts{}) }
 
 // Answered names the key of the processes whose memory the last recover used.
-func (k Keys) Answered() string { return string(k) + "answered" }
+func (k Keys) Answered() string { return k.key(answered, KeyParts{}) }
 
 // Layout names the key of the layout in force.
-func (k Keys) Layout() string { return string(k) + "layout" }
+func (k Keys) Layout() string { return k.key(layout, KeyParts{}) }
 
 // Beat names the key that says how far etcd's raft log was.
-func (k Keys) Beat() string { return string(k) + "beat" }
+func (k Keys) Beat() string { return k.key(beat, KeyParts{}) }
 
 // Settings names the key of the settings of the whole cluster.
-func (k Keys) Settings() string { return string(k) + "settings" }
+func (k Keys) Settings() string { return k.key(settings, KeyParts{}) }
 
-// Layouts is the prefix of the history of layouts.
-func (k Keys) Layouts() string { return string(k) + "layouts/" }
+// ActiveMigration names the one migration that is under way.
+func (k Keys) ActiveMigration() string { return k.key(migration, KeyParts{}) }
+
+// All is the prefix of the keys of a kind.
+func (k Keys) All(of Kind) string { return string(k) + string(of) + "/" }
+
+// In is the prefix of a room's keys of a kind, or of all rooms' if room is empty.
+func (k Keys) In(room allocator.Room, of Kind) string {
+	if room == "" {
+		return k.All(of)
+	}
+	return k.All(of) + string(room) + "/"
+}
 
 // LayoutAt names the key of a layout of the history.
-func (k Keys) LayoutAt(version int64) string { return k.Layouts() + padded(version) }
-
-// Tags is the prefix of all tags.
-func (k Keys) Tags() string { return string(k) + "tags/" }
+func (k Keys) LayoutAt(version int64) string { return k.key(Layouts, KeyParts{version: version}) }
 
 // Tag names the key of a tag's settings.
-func (k Keys) Tag(tag allocator.Tag) string { return k.Tags() + string(tag) }
-
-// ParseTag returns the tag of a key. Its error is Invalid.
-func (k Keys) ParseTag(key string) (allocator.Tag, error) {
-	return allocator.ParseTag(strings.TrimPrefix(key, k.Tags()))
-}
-
-// ofRoom returns the prefix of a kind's keys of one room, or of all rooms.
-func (k Keys) ofRoom(kind string, room allocator.Room) string {
-	if room == "" {
-		return string(k) + kind + "/"
-	}
-	return string(k) + kind + "/" + string(room) + "/"
-}
-
-// Marks is the prefix of a room's marks, or of all marks if room is empty.
-func (k Keys) Marks(room allocator.Room) string { return k.ofRoom("marks", room) }
+func (k Keys) Tag(tag allocator.Tag) string { return k.key(Tags, KeyParts{Tag: tag}) }
 
 // Mark names the key of a room's mark of a tag.
 func (k Keys) Mark(room allocator.Room, tag allocator.Tag) string {
-	return k.Marks(room) + string(tag)
+	return k.key(Marks, KeyParts{Room: room, Tag: tag})
 }
-
-// Registrations is the prefix of a room's registered instances, or of all if room is empty.
-func (k Keys) Registrations(room allocator.Room) string { return k.ofRoom("rooms", room) }
 
 // Registration names the key of an instance's registration.
 func (k Keys) Registration(room allocator.Room, name allocator.Instance) string {
-	return k.Registrations(room) + string(name)
+	return k.key(Registrations, KeyParts{Room: room, Instance: name})
 }
-
-// Heartbeats is the prefix of a room's heartbeats, or of all if room is empty.
-func (k Keys) Heartbeats(room allocator.Room) string { return k.ofRoom("alive", room) }
 
 // Alive names the key of an instance's heartbeat.
 func (k Keys) Alive(room allocator.Room, name allocator.Instance) string {
-	return k.Heartbeats(room) + string(name)
+	return k.key(Heartbeats, KeyParts{Room: room, Instance: name})
 }
-
-// Tokens is the prefix of a room's tokens of what its instances kept, or of all if room is empty.
-func (k Keys) Tokens(room allocator.Room) string { return k.ofRoom("kept", room) }
 
 // Token names the key of the token of what a process of an instance kept.
 func (k Keys) Token(room allocator.Room, name allocator.Instance) string {
-	return k.Tokens(room) + string(name)
+	return k.key(Tokens, KeyParts{Room: room, Instance: name})
 }
 
-// Consoles is the prefix of the processes of consoles that `march recover` asks for their mirrors.
-func (k Keys) Consoles() string { return string(k) + "consoles/" }
-
 // Console names the key of a console's process.
-func (k Keys) Console(ulid string) string { return k.Consoles() + ulid }
+func (k Keys) Console(ulid string) string { return k.key(Consoles, KeyParts{ulid: ulid}) }
 
-// Windows is the prefix of a room's windows of workers, or of all rooms' if room is empty.
-func (k Keys) Windows(room allocator.Room) string { return k.ofRoom("windows", room) }
+// Window names the key of a room's window of a worker.
+func (k Keys) Window(room allocator.Room, id WorkerID) string {
+	return k.key(Windows, KeyParts{Room: room, Worker: id})
+}
 
-// Window names the key of a room's window of a worker. It pads the number to 19 digits, so that a
-// slice of workers is one interval of keys.
-func (k Keys) Window(room allocator.Room, id WorkerID) string { return k.Windows(room) + id.Padded() }
-
-// Holders is the prefix of a room's holders of ordered tags, or of all if room is empty.
-func (k Keys) Holders(room allocator.Room) string { return k.ofRoom("holders", room) }
+// Client names the key of a room's machine ID.
+func (k Keys) Client(room allocator.Room, id WorkerID) string {
+	return k.key(Clients, KeyParts{Room: room, Worker: id})
+}
 
 // Holder names the key of the holder of an ordered tag in a room.
 func (k Keys) Holder(room allocator.Room, tag allocator.Tag) string {
-	return k.Holders(room) + string(tag)
+	return k.key(Holders, KeyParts{Room: room, Tag: tag})
 }
-
-// Workers is the prefix of the keys that all rooms wrote for workers before the formats of
-// generation 2.
-func (k Keys) Workers() string { return string(k) + "workers/" }
 
 // Worker names the key of a worker that all rooms wrote before the formats of generation 2.
-func (k Keys) Worker(id WorkerID) string { return k.Workers() + id.Padded() }
-
-// HasWindow reports whether a key is one of a worker.
-func (k Keys) HasWindow(key string) bool {
-	return strings.HasPrefix(key, k.Windows("")) || strings.HasPrefix(key, k.Workers())
-}
-
-// Clients is the prefix of a room's machine IDs of CosId's clients, or of all rooms' if room is
-// empty.
-func (k Keys) Clients(room allocator.Room) string { return k.ofRoom("clients", room) }
-
-// Client names the key of a room's machine ID, padded as in Window.
-func (k Keys) Client(room allocator.Room, id WorkerID) string { return k.Clients(room) + id.Padded() }
-
-// Machines is the prefix of the machine IDs that all rooms wrote before the formats of
-// generation 2.
-func (k Keys) Machines() string { return string(k) + "machines/" }
+func (k Keys) Worker(id WorkerID) string { return k.key(Workers, KeyParts{Worker: id}) }
 
 // Machine names the key of a machine ID that all rooms wrote before the formats of generation 2.
-func (k Keys) Machine(id WorkerID) string { return k.Machines() + id.Padded() }
+func (k Keys) Machine(id WorkerID) string { return k.key(Machines, KeyParts{Worker: id}) }
 
-// Audits is the prefix of the audit entries, which sort by time.
-func (k Keys) Audits() string { return string(k) + "audit/" }
-
-// Audit names the key of an audit entry.
-func (k Keys) Audit(ulid string) string { return k.Audits() + ulid }
-
-// Refusals is the prefix of the entries of refused calls, which sort by time.
-func (k Keys) Refusals() string { return string(k) + "refusals/" }
+// Migration names the key of a migration.
+func (k Keys) Migration(ulid string) string { return k.key(Migrations, KeyParts{ulid: ulid}) }
 
 // Rings are the prefixes of the entries of the audit: of changes and of refusals.
-func (k Keys) Rings() []string { return []string{k.Audits(), k.Refusals()} }
-
-// IsRing reports whether the keys of a kind are entries of the audit.
-func IsRing(kind string) bool { return kind == "audit" || kind == "refusals" }
+func (k Keys) Rings() []string { return []string{k.All(Audits), k.All(Refusals)} }
 
 // Oldest names the key that says from where on the entries of a ring are kept.
 func (k Keys) Oldest(ring string) string {
-	return string(k) + "oldest/" + strings.TrimSuffix(strings.TrimPrefix(ring, string(k)), "/")
+	return k.key(oldest, KeyParts{ring: strings.TrimSuffix(strings.TrimPrefix(ring, string(k)), "/")})
 }
-
-// Migrations is the prefix of the migrations, which sort by time.
-func (k Keys) Migrations() string { return string(k) + "migrations/" }
-
-// Migration names the key of a migration.
-func (k Keys) Migration(ulid string) string { return k.Migrations() + ulid }
-
-// ActiveMigration names the one migration that is under way.
-func (k Keys) ActiveMigration() string { return string(k) + "migration" }
-
-// padded returns a version or a worker's number with 19 digits, so that etcd lists them
-// in order.
-func padded(n int64) string { return fmt.Sprintf("%019d", n) }
-
-// Padded returns the worker as the end of its key.
-func (id WorkerID) Padded() string { return fmt.Sprintf("%02d/%s", id.Bits, padded(id.Number)) }

@@ -2,6 +2,7 @@ package record
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,9 +10,42 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
+// A Kind is a kind of keys: the first part of them.
+type Kind string
+
+// The kinds. An instance has its registration and its heartbeat in keys of its room. Workers and Machines are the
+// windows and the clients of all rooms before the formats of generation 2.
+const (
+	identity  Kind = "identity"
+	epoch     Kind = "epoch"
+	layout    Kind = "layout"
+	answered  Kind = "answered"
+	beat      Kind = "beat"
+	settings  Kind = "settings"
+	migration Kind = "migration"
+
+	Layouts       Kind = "layouts"
+	Tags          Kind = "tags"
+	Marks         Kind = "marks"
+	Registrations Kind = "rooms"
+	Heartbeats    Kind = "alive"
+	Tokens        Kind = "kept"
+	Consoles      Kind = "consoles"
+	Windows       Kind = "windows"
+	Clients       Kind = "clients"
+	Holders       Kind = "holders"
+	Workers       Kind = "workers"
+	Machines      Kind = "machines"
+	Migrations    Kind = "migrations"
+	Audits        Kind = "audit"
+	Refusals      Kind = "refusals"
+	oldest        Kind = "oldest"
+)
+
+// kind is what is known of the keys of a kind.
 type kind struct {
-	name  string // the first part of its keys
-	parts []part // the other parts; none if the kind has a single key
+	name  Kind
+	parts []part // the parts after the first; none if the kind has a single key
 	read  func(KeyParts, store.KV) (any, error)
 
 	byRoom    bool // rooms write its keys: each its own ones if the keys name a room
@@ -23,55 +57,73 @@ type kind struct {
 
 // kinds are all kinds of keys. What a damaged key stops is in damages.
 var kinds = []kind{
-	{name: "identity", read: reads[Identity], byConsole: true, kept: true},
-	{name: "epoch", read: reads[Epoch], byRoom: true, byConsole: true, kept: true},
-	{name: "layout", read: readLayout, byConsole: true, kept: true},
-	{name: "answered", read: reads[Answered]},
-	{name: "beat", read: reads[Beat], byRoom: true, byConsole: true, passes: true},
-	{name: "settings", read: reads[ClusterSettings], byConsole: true},
-	{name: "migration", read: reads[ActiveMigration], byConsole: true, passes: true},
-	{name: "layouts", parts: []part{ofVersion}, read: readLayout, byConsole: true},
-	{name: "tags", parts: []part{ofTag}, read: readTag, byConsole: true},
-	{name: "marks", parts: []part{ofRoom, ofTag}, read: readMark, byRoom: true, byConsole: true, kept: true},
-	{name: "rooms", parts: []part{ofRoom, ofInstance}, read: readInstance, byRoom: true, byConsole: true},
-	{name: "alive", parts: []part{ofRoom, ofInstance}, read: reads[Heartbeat], byRoom: true, byConsole: true,
+	{name: identity, read: reads[Identity], byConsole: true, kept: true},
+	{name: epoch, read: reads[Epoch], byRoom: true, byConsole: true, kept: true},
+	{name: layout, read: readLayout, byConsole: true, kept: true},
+	{name: answered, read: reads[Answered]},
+	{name: beat, read: reads[Beat], byRoom: true, byConsole: true, passes: true},
+	{name: settings, read: reads[ClusterSettings], byConsole: true},
+	{name: migration, read: reads[ActiveMigration], byConsole: true, passes: true},
+	{name: Layouts, parts: []part{ofVersion}, read: readLayout, byConsole: true},
+	{name: Tags, parts: []part{ofTag}, read: readTag, byConsole: true},
+	{name: Marks, parts: []part{ofRoom, ofTag}, read: readMark, byRoom: true, byConsole: true, kept: true},
+	{name: Registrations, parts: []part{ofRoom, ofInstance}, read: readInstance, byRoom: true, byConsole: true},
+	{name: Heartbeats, parts: []part{ofRoom, ofInstance}, read: reads[Heartbeat], byRoom: true, byConsole: true,
 		passes: true},
-	{name: "kept", parts: []part{ofRoom, ofInstance}, read: reads[Token], byRoom: true},
-	{name: "consoles", parts: []part{ofULID}, read: reads[Console], byConsole: true, passes: true},
-	{name: "windows", parts: []part{ofRoom, ofWidth, ofNumber}, read: readWindow, byRoom: true, kept: true},
-	{name: "clients", parts: []part{ofRoom, ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true},
-	{name: "holders", parts: []part{ofRoom, ofTag}, read: readHolder, byRoom: true, kept: true},
-	{name: "workers", parts: []part{ofWidth, ofNumber}, read: reads[Worker], byRoom: true, kept: true, old: true},
-	{name: "machines", parts: []part{ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true, old: true},
-	{name: "migrations", parts: []part{ofULID}, read: readMigration, byConsole: true},
-	{name: "audit", parts: []part{ofULID}, read: readAudit, byRoom: true, byConsole: true},
-	{name: "refusals", parts: []part{ofULID}, read: readAudit, byRoom: true, byConsole: true},
-	{name: "oldest", parts: []part{ofRing}, read: reads[Oldest], byRoom: true, byConsole: true},
+	{name: Tokens, parts: []part{ofRoom, ofInstance}, read: reads[Token], byRoom: true},
+	{name: Consoles, parts: []part{ofULID}, read: reads[Console], byConsole: true, passes: true},
+	{name: Windows, parts: []part{ofRoom, ofWidth, ofNumber}, read: readWindow, byRoom: true, kept: true},
+	{name: Clients, parts: []part{ofRoom, ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true},
+	{name: Holders, parts: []part{ofRoom, ofTag}, read: readHolder, byRoom: true, kept: true},
+	{name: Workers, parts: []part{ofWidth, ofNumber}, read: reads[Worker], byRoom: true, kept: true, old: true},
+	{name: Machines, parts: []part{ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true, old: true},
+	{name: Migrations, parts: []part{ofULID}, read: readMigration, byConsole: true},
+	{name: Audits, parts: []part{ofULID}, read: readAudit, byRoom: true, byConsole: true},
+	{name: Refusals, parts: []part{ofULID}, read: readAudit, byRoom: true, byConsole: true},
+	{name: oldest, parts: []part{ofRing}, read: reads[Oldest], byRoom: true, byConsole: true},
 }
 
-// kindOf returns the kind of a key by its beginning, the zero kind if there is none.
-func (k Keys) kindOf(key string) kind {
-	rest, ok := strings.CutPrefix(key, string(k))
-	name, _, _ := strings.Cut(rest, "/")
-	for _, is := range kinds {
-		if ok && is.name == name {
-			return is
-		}
+// row returns the row of a kind, the zero value if there is none.
+func (name Kind) row() kind {
+	at := slices.IndexFunc(kinds, func(is kind) bool { return is.name == name })
+	if at < 0 {
+		return kind{}
 	}
-	return kind{}
+	return kinds[at]
 }
 
-// Parse is the reverse of the methods that make keys: a key that it accepts equals the key that
-// they make of its parts. Its error is a KeyError.
+// OfWorkers reports whether the keys of a kind are windows of workers.
+func (name Kind) OfWorkers() bool { return name == Windows || name == Workers }
+
+// key makes the key of a kind with these parts.
+func (k Keys) key(of Kind, p KeyParts) string {
+	b := append([]byte(k), of...)
+	for _, part := range of.row().parts {
+		b = append(append(b, '/'), part.text(p)...)
+	}
+	return string(b)
+}
+
+// KindOf returns the kind of a key by its first part, "" if there is none.
+func (k Keys) KindOf(key string) Kind {
+	rest, ok := strings.CutPrefix(key, string(k))
+	if !ok {
+		return ""
+	}
+	name, _, _ := strings.Cut(rest, "/")
+	return Kind(name).row().name
+}
+
+// Parse is the reverse of key. Its error is a KeyError.
 func (k Keys) Parse(key string) (KeyParts, error) {
-	is := k.kindOf(key)
-	p := KeyParts{Kind: is.name}
+	is := k.KindOf(key).row()
+	p := KeyParts{Kind: string(is.name)}
 	texts := strings.Split(strings.TrimPrefix(key, string(k)), "/")[1:]
 	bad := is.name == "" || len(texts) != len(is.parts)
 	for i := 0; !bad && i < len(texts); i++ {
-		bad = is.parts[i](&p, texts[i]) != nil
+		bad = is.parts[i].read(&p, texts[i]) != nil
 	}
-	if bad {
+	if bad || k.key(is.name, p) != key {
 		return KeyParts{}, &KeyError{Key: key, Err: errors.New("not a key of this program")}
 	}
 	return p, nil
@@ -97,11 +149,11 @@ func (e *KeyError) Tag() allocator.Tag {
 func (k Keys) Damage(key string, version int64, migration string) KeyParts {
 	p, _ := k.Parse(key)
 	switch {
-	case p.Kind == "layouts" && p.version == version:
+	case p.Kind == string(Layouts) && p.version == version:
 		p.Kind += "/in force"
-	case p.Kind == "layouts" && p.version == version-1:
+	case p.Kind == string(Layouts) && p.version == version-1:
 		p.Kind += "/before it"
-	case p.Kind == "migrations" && p.ulid == migration:
+	case p.Kind == string(Migrations) && p.ulid == migration:
 		p.Kind += "/under way"
 	}
 	return p
@@ -115,12 +167,12 @@ func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
 	if err != nil {
 		return p, nil, err
 	}
-	v, err := k.kindOf(kv.Key).read(p, kv)
+	v, err := Kind(p.Kind).row().read(p, kv)
 	return p, v, err
 }
 
-// readAs is Read for a key of a known kind.
-func readAs[T any](k Keys, kv store.KV) (T, error) {
+// ReadAs is Read for a key whose kind is known. With an error the value has what the key says.
+func ReadAs[T any](k Keys, kv store.KV) (T, error) {
 	_, v, err := k.Read(kv)
 	is, _ := v.(T)
 	return is, err
@@ -130,43 +182,21 @@ func readAs[T any](k Keys, kv store.KV) (T, error) {
 // slash.
 func (k Keys) Known() (all []string) {
 	for _, is := range kinds {
-		if len(is.parts) > 0 {
-			is.name += "/"
-		}
-		all = append(all, string(k)+is.name)
+		all = append(all, is.keys(k).Key)
 	}
 	return all
 }
 
-// ParseAudit reads an audit entry. Its error is a KeyError.
-func (k Keys) ParseAudit(kv store.KV) (AuditEntry, error) { return readAs[AuditEntry](k, kv) }
-
-// ParseInstance reads a registration. With an error the record has only the name, if the key
-// has one.
-func (k Keys) ParseInstance(kv store.KV) (Instance, error) { return readAs[Instance](k, kv) }
-
-// DecodeHistory reads a layout of the history.
-func (k Keys) DecodeHistory(kv store.KV) (Layout, error) { return readAs[Layout](k, kv) }
-
-// ParseMigration reads a migration. The ID comes from its key.
-func (k Keys) ParseMigration(kv store.KV) (Migration, error) { return readAs[Migration](k, kv) }
-
 // DecodeTag reads a living tag. Its name comes from the key. Its error is NotFound if the tag was
 // deleted, otherwise a KeyError.
 func (k Keys) DecodeTag(kv store.KV) (Tag, error) {
-	t, err := k.DecodeLife(kv)
+	t, err := ReadAs[Tag](k, kv)
 	if err == nil && !t.Deleted.IsZero() {
 		return Tag{}, allocator.Errorf(allocator.NotFound, "tag %s does not exist: it was deleted at %s; "+
 			"create it again with `march tag create %s`", t.Name, t.Deleted.UTC().Format(time.RFC3339), t.Name)
 	}
 	return t, err
 }
-
-// DecodeLife is DecodeTag for a tag that may be deleted.
-func (k Keys) DecodeLife(kv store.KV) (Tag, error) { return readAs[Tag](k, kv) }
-
-// DecodeHolder reads a key of Holders. Its error is a KeyError.
-func (k Keys) DecodeHolder(kv store.KV) (Holder, error) { return readAs[Holder](k, kv) }
 
 // DecodeWorker reads a worker's key and value, and checks that they fit each other. Its error
 // is a KeyError.

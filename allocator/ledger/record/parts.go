@@ -20,61 +20,77 @@ type KeyParts struct {
 	Worker   WorkerID
 	version  int64
 	ulid     string
+	ring     string
 }
 
-// part reads a part of a key.
-type part func(*KeyParts, string) error
-
-func ofRoom(p *KeyParts, text string) (err error) {
-	p.Room, err = allocator.ParseRoom(text)
-	return err
+// part is a part of a key: how it is read, and what it is. Parse refuses a text that is read as something else.
+type part struct {
+	read func(p *KeyParts, text string) error
+	text func(KeyParts) string
 }
 
-func ofTag(p *KeyParts, text string) (err error) {
-	p.Tag, err = allocator.ParseTag(text)
-	return err
-}
+var (
+	ofRoom = part{func(p *KeyParts, text string) (err error) {
+		p.Room, err = allocator.ParseRoom(text)
+		return err
+	}, func(p KeyParts) string { return string(p.Room) }}
 
-func ofInstance(p *KeyParts, text string) (err error) {
-	p.Instance, err = allocator.ParseInstance(text)
-	return err
-}
+	ofTag = part{func(p *KeyParts, text string) (err error) {
+		p.Tag, err = allocator.ParseTag(text)
+		return err
+	}, func(p KeyParts) string { return string(p.Tag) }}
 
-func ofULID(p *KeyParts, text string) (err error) {
-	p.ulid = text
-	_, err = ulid.ParseStrict(text)
-	return err
-}
+	ofInstance = part{func(p *KeyParts, text string) (err error) {
+		p.Instance, err = allocator.ParseInstance(text)
+		return err
+	}, func(p KeyParts) string { return string(p.Instance) }}
 
-func ofRing(_ *KeyParts, text string) error {
-	if !IsRing(text) {
-		return errors.New("not a ring")
-	}
-	return nil
-}
+	ofULID = part{func(p *KeyParts, text string) (err error) {
+		p.ulid = text
+		_, err = ulid.ParseStrict(text)
+		return err
+	}, func(p KeyParts) string { return p.ulid }}
 
-func ofVersion(p *KeyParts, text string) (err error) {
-	p.version, err = strconv.ParseInt(text, 10, 64)
-	if err == nil && (p.version < 0 || padded(p.version) != text) {
-		err = errors.New("not a version")
-	}
-	return err
-}
+	ofRing = part{func(p *KeyParts, text string) error {
+		if p.ring = text; !IsRing(text) {
+			return errors.New("not a ring")
+		}
+		return nil
+	}, func(p KeyParts) string { return p.ring }}
 
-func ofWidth(p *KeyParts, text string) (err error) {
-	p.Worker.Bits, err = strconv.Atoi(text)
-	if err == nil && fmt.Sprintf("%02d", p.Worker.Bits) != text {
-		err = errors.New("not a width")
-	}
-	return err
-}
+	ofVersion = part{func(p *KeyParts, text string) (err error) {
+		p.version, err = strconv.ParseInt(text, 10, 64)
+		if err == nil && p.version < 0 {
+			err = errors.New("not a version")
+		}
+		return err
+	}, func(p KeyParts) string { return padded(p.version) }}
 
-func ofNumber(p *KeyParts, text string) (err error) {
-	p.Worker.Number, err = strconv.ParseInt(text, 10, 64)
-	if err == nil && (!p.Worker.Valid() || padded(p.Worker.Number) != text) {
-		err = errors.New("there is no such worker")
-	}
-	return err
+	ofWidth = part{func(p *KeyParts, text string) (err error) {
+		p.Worker.Bits, err = strconv.Atoi(text)
+		return err
+	}, func(p KeyParts) string { return fmt.Sprintf("%02d", p.Worker.Bits) }}
+
+	ofNumber = part{func(p *KeyParts, text string) (err error) {
+		p.Worker.Number, err = strconv.ParseInt(text, 10, 64)
+		if err == nil && !p.Worker.Valid() {
+			err = errors.New("there is no such worker")
+		}
+		return err
+	}, func(p KeyParts) string { return padded(p.Worker.Number) }}
+)
+
+// IsRing reports whether the keys of a kind are entries of the audit.
+func IsRing(kind string) bool { return kind == string(Audits) || kind == string(Refusals) }
+
+// padded returns a version or a worker's number with 19 digits, so that etcd lists them in order, and a slice of
+// workers is one interval of keys.
+func padded(n int64) string { return fmt.Sprintf("%019d", n) }
+
+// Padded returns the worker as the end of its key.
+func (id WorkerID) Padded() string {
+	p := KeyParts{Worker: id}
+	return ofWidth.text(p) + "/" + ofNumber.text(p)
 }
 
 // reads decodes a value that does not depend on its key.
@@ -100,7 +116,7 @@ func readInstance(key KeyParts, kv store.KV) (any, error) {
 
 func readLayout(key KeyParts, kv store.KV) (any, error) {
 	r, err := DecodeLayout(kv)
-	if err == nil && key.Kind == "layouts" && r.Version != key.version {
+	if err == nil && key.Kind == string(Layouts) && r.Version != key.version {
 		err = impossible(kv.Key, "holds version %d", r.Version)
 	}
 	return r, err

@@ -24,7 +24,7 @@ type Role struct {
 // the keys that name a room they write their own room's. With tags they also write tags'
 // settings: operators may then change tags at a room, and rooms can create tags.
 func (k Keys) RoomRole(room allocator.Room, tags bool) Role {
-	return k.role("room-"+string(room), room, func(is kind) bool { return is.byRoom || tags && is.name == "tags" })
+	return k.role("room-"+string(room), room, func(is kind) bool { return is.byRoom || tags && is.name == Tags })
 }
 
 // ConsoleRole returns the role of consoles.
@@ -41,18 +41,15 @@ func (k Keys) OperatorRole() Role {
 // role returns a role that reads all keys, and writes the keys of some kinds.
 func (k Keys) role(name string, room allocator.Room, writes func(kind) bool) Role {
 	cluster := strings.Split(string(k), "/")[2]
-	r := Role{Name: "march-" + cluster + "-" + name, Rights: []store.Right{{Interval: within(string(k))}}}
+	r := Role{Name: "march-" + cluster + "-" + name, Rights: []store.Right{{Interval: store.Prefix(string(k))}}}
 	for _, is := range kinds {
 		if !writes(is) {
 			continue
 		}
-		keys := store.Interval{Key: string(k) + is.name}
-		if len(is.parts) > 0 {
-			keys = within(keys.Key + "/")
-		}
+		keys := is.keys(k)
 		if is.perRoom() && room != "" {
 			all := keys
-			keys = within(k.ofRoom(is.name, room))
+			keys = store.Prefix(k.In(room, is.name))
 			r.Foreign = append(r.Foreign,
 				store.Interval{Key: all.Key, End: keys.Key}, store.Interval{Key: keys.End, End: all.End})
 		}
@@ -65,14 +62,17 @@ func (k Keys) role(name string, room allocator.Room, writes func(kind) bool) Rol
 	return r
 }
 
-func within(prefix string) store.Interval {
-	return store.Interval{Key: prefix, End: store.PrefixEnd(prefix)}
+// keys is the interval of the keys of a kind.
+func (is kind) keys(k Keys) store.Interval {
+	if len(is.parts) == 0 {
+		return store.Interval{Key: string(k) + string(is.name)}
+	}
+	return store.Prefix(k.All(is.name))
 }
 
 // perRoom reports whether the keys of a kind begin with a room.
 func (is kind) perRoom() bool {
-	var p KeyParts
-	return len(is.parts) > 0 && is.parts[0](&p, "a") == nil && p.Room != ""
+	return len(is.parts) > 0 && is.parts[0].text(KeyParts{Room: "a"}) == "a"
 }
 
 // Commands returns the etcdctl commands that make the role, or give it the rights that it lacks, in

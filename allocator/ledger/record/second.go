@@ -37,7 +37,7 @@ func (t Tag) Life() string {
 // Lost returns the tombstone of a tag of which a store has forgotten the key, of a Life and its
 // largest numbers. at is the time at which that is written. Its error is a KeyError.
 func (k Keys) Lost(name allocator.Tag, life string, step, least int64, at time.Time) (Tag, error) {
-	t, err := k.DecodeLife(store.KV{Key: k.Tag(name), Value: []byte(life)})
+	t, err := ReadAs[Tag](k, store.KV{Key: k.Tag(name), Value: []byte(life)})
 	t.LargestStep, t.Least = max(t.LargestStep, step), least
 	t.Deleted = Recorded(at)
 	return t, err

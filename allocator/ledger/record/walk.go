@@ -46,13 +46,13 @@ func (w Walk) EachTag(ctx context.Context, rooms []allocator.Room,
 // and at most size tags. It returns the keys of the others, and the keys that use returns.
 func (w Walk) eachPage(ctx context.Context, size int64, use func([]Tag) ([]KeyError, error)) ([]KeyError, error) {
 	var bad []KeyError
-	pages := store.Pager{Read: w.Gets, Prefix: w.Keys.Tags()}
+	pages := store.Pager{Read: w.Gets, Prefix: w.Keys.All(Tags)}
 	for lo := ""; ; {
 		var hi string
 		var answer store.Answer
 		err := patiently(ctx, func() (err error) {
 			if hi, err = pages.End(ctx, lo, size); err == nil {
-				answer, err = w.Gets(ctx, store.Within(w.Keys.Tags(), lo, hi))
+				answer, err = w.Gets(ctx, store.Within(w.Keys.All(Tags), lo, hi))
 			}
 			return err
 		})

@@ -46,7 +46,7 @@ func TestWorkersThatDoNotFit(t *testing.T) {
 	}
 	for _, bad := range []string{"10/1", "10/0000000000000001024", "1/0000000000000000000", "63/0000000000000000000",
 		"10/-000000000000000001", "-1/0000000000000000000"} {
-		if p, err := k.Parse(k.Workers() + bad); err == nil {
+		if p, err := k.Parse(k.All(record.Workers) + bad); err == nil {
 			t.Errorf("key %s was parsed as %+v", bad, p)
 		}
 	}

@@ -20,7 +20,7 @@ func (r *run) begin(ctx context.Context) error {
 		status, err = r.cluster.Status(ctx)
 		return err
 	}, func(ctx context.Context) error {
-		oldest = r.l.MakeRoom(ctx, k.Layouts())
+		oldest = r.l.MakeRoom(ctx, k.All(record.Layouts))
 		return nil
 	})
 	if err != nil {

@@ -62,7 +62,7 @@ func (r *processes) know(s record.SeenInstance, left bool) {
 // readRegistrations notes the processes that are registered. A registration that
 // cannot be read is of a process that cannot be asked.
 func (r *processes) readRegistrations(ctx context.Context) error {
-	reply, err := r.gets(ctx, store.OpGetPrefix(r.keys.Registrations("")))
+	reply, err := r.gets(ctx, store.OpGetPrefix(r.keys.All(record.Registrations)))
 	if err == nil {
 		r.takeRegistrations(reply.Got[0])
 	}

@@ -277,7 +277,7 @@ func (r *findings) keepBounds(by string, t *mirror.TagBounds, at int, found []st
 	b, tag := r.bounds[name], record.Tag{}
 	if len(found) > 0 {
 		var err error
-		if tag, err = r.keys.DecodeLife(found[0]); err != nil || tag.Time != nil {
+		if tag, err = record.ReadAs[record.Tag](r.keys, found[0]); err != nil || tag.Time != nil {
 			return nil //nolint:nilerr // nothing is leased of it: see listUnreadable
 		}
 		r.limits[name] = max(r.limits[name], tag.Limit)
@@ -317,7 +317,7 @@ func (r *findings) checkMirrored(ctx context.Context) error {
 	err := each(ctx, &r.session, mirrored, key, func(at roomTag, found []store.KV) (err error) {
 		tag := record.Tag{TagSettings: record.TagSettings{MaxJump: math.MaxInt64}}
 		if len(found) > 0 {
-			if tag, err = r.keys.DecodeLife(found[0]); err != nil || tag.Time != nil {
+			if tag, err = record.ReadAs[record.Tag](r.keys, found[0]); err != nil || tag.Time != nil {
 				return nil //nolint:nilerr // nothing is leased of it: see listUnreadable
 			}
 		}
@@ -418,7 +418,7 @@ func (r *witnesses) guess(ctx context.Context) int64 {
 	ctx, cancel := context.WithTimeout(ctx, guessFor)
 	defer cancel()
 	from := int64(1)
-	marks := store.Interval{Key: r.keys.Marks(""), End: store.PrefixEnd(r.keys.Marks(""))}
+	marks := store.Prefix(r.keys.All(record.Marks))
 	beat := store.Interval{Key: r.keys.Beat()}
 	leases := make(map[allocator.Tag]int64)
 	var first, last time.Time

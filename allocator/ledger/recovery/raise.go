@@ -452,7 +452,7 @@ func (r *findings) raisedTag(name allocator.Tag, found [][]store.KV) ([]byte, er
 	if b.life != "" || !there {
 		return nil, nil
 	}
-	tag, err := r.keys.DecodeLife(found[0][0])
+	tag, err := record.ReadAs[record.Tag](r.keys, found[0][0])
 	if err != nil {
 		return nil, nil //nolint:nilerr // nothing is leased of it: see listUnreadable
 	}

@@ -117,7 +117,7 @@ func (r *run) forgetMissing(ctx context.Context) {
 	if len(gone) == 0 {
 		return
 	}
-	answer, err := r.l.Read(ctx, store.Txn{Then: []store.Op{store.OpGetPrefix(r.keys.Registrations(""))}})
+	answer, err := r.l.Read(ctx, store.Txn{Then: []store.Op{store.OpGetPrefix(r.keys.All(record.Registrations))}})
 	if err != nil {
 		return
 	}

@@ -21,10 +21,9 @@ func (r *run) read(ctx context.Context) error {
 		return err
 	}, func(ctx context.Context) error {
 		f.identity, answer, refused = r.l.PinAnew(ctx, store.OpGet(k.Epoch()), store.OpGet(k.Layout()),
-			store.OpGet(k.Beat()), store.OpGetPrefix(k.Registrations("")),
-			store.Op{Get: &store.Get{Interval: store.Interval{
-				Key: k.Layouts(), End: store.PrefixEnd(k.Layouts())}, Limit: 2, Descending: true}},
-			store.OpGetPrefix(k.Consoles()))
+			store.OpGet(k.Beat()), store.OpGetPrefix(k.All(record.Registrations)),
+			store.Op{Get: &store.Get{Interval: store.Prefix(k.All(record.Layouts)), Limit: 2, Descending: true}},
+			store.OpGetPrefix(k.All(record.Consoles)))
 		if f.identity.UUID == "" {
 			return refused
 		}
@@ -64,7 +63,7 @@ func (r *run) read(ctx context.Context) error {
 	r.notBefore = f.epoch.NotBefore
 	r.newest, r.latest, r.extremes = f.layout.Layout, f.epoch.InForce(), f.layout
 	for _, kv := range answer.Got[5] { // a program of an older version may have written the layout
-		if past, err := k.DecodeHistory(kv); err == nil {
+		if past, err := record.ReadAs[record.Layout](k, kv); err == nil {
 			r.extremes = r.extremes.After(past)
 		}
 	}

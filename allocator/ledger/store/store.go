@@ -154,10 +154,11 @@ func OpPut(key string, value []byte) Op { return Op{Put: &Put{Key: key, Value: v
 // OpGet reads one key.
 func OpGet(key string) Op { return Op{Get: &Get{Interval: Interval{Key: key}}} }
 
-// OpGetPrefix reads all keys that begin with prefix, which ends in a byte below 0xff.
-func OpGetPrefix(prefix string) Op {
-	return Op{Get: &Get{Interval: Interval{Key: prefix, End: PrefixEnd(prefix)}}}
-}
+// Prefix is the interval of the keys that begin with prefix, which ends in a byte below 0xff.
+func Prefix(prefix string) Interval { return Interval{Key: prefix, End: PrefixEnd(prefix)} }
+
+// OpGetPrefix reads all keys that begin with prefix.
+func OpGetPrefix(prefix string) Op { return Op{Get: &Get{Interval: Prefix(prefix)}} }
 
 // Absent holds if the key does not exist.
 func Absent(key string) Cond { return Cond{Key: key} }

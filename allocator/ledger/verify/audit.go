@@ -84,7 +84,7 @@ func (a *auditing) ring(ctx context.Context, ring string, heads []Head) error {
 	}); err != nil {
 		return err
 	}
-	if ring == a.cluster.Keys.Audits() {
+	if ring == a.cluster.Keys.All(record.Audits) {
 		a.report.Changes = int64(len(keys))
 	} else {
 		a.report.Refusals = int64(len(keys))

@@ -21,9 +21,9 @@ func (v *verification) strays(ctx context.Context) error {
 	})
 	known = known[:0]
 	for _, room := range v.checker.ever {
-		known = append(known, k.Marks(room))
+		known = append(known, k.In(room, record.Marks))
 	}
-	all = append(all, gaps(k.Marks(""), known, v.strange)...)
+	all = append(all, gaps(k.All(record.Marks), known, v.strange)...)
 	for some := range slices.Chunk(all, store.MaxOps) {
 		if err := v.between(ctx, some); err != nil {
 			return err

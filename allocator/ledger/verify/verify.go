@@ -104,10 +104,10 @@ func (v *verification) run(ctx context.Context) error {
 func (v *verification) others(ctx context.Context) error {
 	k := v.cluster.Keys
 	kinds := slices.DeleteFunc(k.Known(), func(is string) bool { // Attach has read the identity
-		return is == k.Identity() || is == k.Tags() || is == k.Marks("")
+		return is == k.Identity() || is == k.All(record.Tags) || is == k.All(record.Marks)
 	})
 	size := func(kind string) int64 {
-		if kind == k.Migrations() {
+		if kind == k.All(record.Migrations) {
 			return min(v.PageSize, migrationPage)
 		}
 		return v.PageSize
@@ -131,7 +131,7 @@ func (v *verification) others(ctx context.Context) error {
 				return err
 			}
 		}
-		if kind == k.Layouts() {
+		if kind == k.All(record.Layouts) {
 			v.inForce()
 		}
 	}
@@ -255,9 +255,9 @@ func (v *verification) inForce() {
 // tags checks all tags, chunk by chunk: as many as fit into a page of each list. A chunk is the names from lo up to
 // hi, exclusive; hi is empty for no bound.
 func (v *verification) tags(ctx context.Context) error {
-	lists := []string{v.cluster.Keys.Tags()}
+	lists := []string{v.cluster.Keys.All(record.Tags)}
 	for _, room := range v.checker.ever[:min(len(v.checker.ever), allocator.MaxRooms)] { // see store.MaxOps
-		lists = append(lists, v.cluster.Keys.Marks(room))
+		lists = append(lists, v.cluster.Keys.In(room, record.Marks))
 	}
 	pagers, limit := make([]*store.Pager, len(lists)), max(1, min(v.PageSize, verifyKeys/int64(len(lists))))
 	for at, prefix := range lists {
