@@ -17,14 +17,6 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.Executors;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.ScheduledExecutorService;
-import java.util.concurrent.ThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.locks.Condition;
-import java.util.concurrent.locks.ReentrantLock;
-import java.util.function.Supplier;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
@@ -42,28 +34,16 @@ import javax.net.ssl.TrustManagerFactory;
 public final class MarchClient implements AutoCloseable {
     static final long MOST = 1_000_000_000; // IDs of a lease
     private static final Pattern NAME = Pattern.compile("[a-z0-9][a-z0-9._-]{0,62}");
-    private static final int LOOK = 100; // ms between two looks of the keeper at all tags
-    private static final int LEASES = 8; // that the client asks for ahead at once
 
     final Builder options;
     final Rooms rooms;
     final long began = now();
-    final ReentrantLock lock = new ReentrantLock(); // guards all below, and the tags
-    final Condition changed = lock.newCondition();
     final Map<String, Tag> tags = new ConcurrentHashMap<>();
-    volatile boolean closed;
-    Part newest = Part.NONE; // the own room's part of the newest layout that an answer named
-    final ThreadPoolExecutor leases = new ThreadPoolExecutor(LEASES, LEASES, 10, TimeUnit.SECONDS,
-        new LinkedBlockingQueue<>(), work -> daemon(work, "march-lease"));
-
-    private final ScheduledExecutorService keeper =
-        Executors.newSingleThreadScheduledExecutor(work -> daemon(work, "march-keeper"));
+    volatile Part newest = new Part(0, 0, 0, 0); // the own room's part of the newest layout that an answer named
 
     private MarchClient(Builder options, SSLContext tls) {
         this.options = options;
         rooms = new Rooms(options.addresses, options.fallback, options.timeout, options.tokenFile, tls);
-        leases.allowCoreThreadTimeOut(true);
-        keeper.scheduleWithFixedDelay(this::keep, LOOK, LOOK, TimeUnit.MILLISECONDS);
     }
 
     /** Returns a builder of a client of one room. Addresses are URLs of the room's instances, http://HOST:PORT. */
@@ -98,58 +78,24 @@ public final class MarchClient implements AutoCloseable {
     /** Drops all IDs that are held. Calls that wait end, those that ask a room as soon as it has answered. */
     @Override
     public void close() {
-        locked(() -> {
-            closed = true;
-            tags.values().forEach(t -> t.drop(s -> true));
-            leases.shutdownNow();
-            keeper.shutdownNow();
-            changed.signalAll();
-        });
-    }
-
-    /** Notes the own room's part of a layout, and returns whether it is the newest. */
-    boolean heard(Part part) {
-        newest = part.version() > newest.version() ? part : newest;
-        return part.version() == newest.version();
-    }
-
-    /** Forgets a tag that has no handle, and returns whether it did. */
-    boolean forget(Tag tag) {
-        return tags.computeIfPresent(tag.name(), (n, known) -> known == tag && !tag.kept ? null : known) != tag;
-    }
-
-    private static Thread daemon(Runnable work, String name) {
-        Thread thread = new Thread(work, name);
-        thread.setDaemon(true);
-        return thread;
-    }
-
-    /** Looks after all tags: drops what has ended, and has others lease ahead. */
-    private void keep() {
+        rooms.closed = true;
         for (Tag tag : tags.values()) {
-            try {
-                locked(tag::tend);
-            } catch (RuntimeException | Error e) {
-                // no memory, say: the executor would end with it, and the other tags with their keeper
+            synchronized (tag) {
+                tag.drop(s -> true);
+                tag.notifyAll();
             }
         }
     }
 
-    /** Runs work with the lock held. */
-    <T> T locked(Supplier<T> work) {
-        lock.lock();
-        try {
-            return work.get();
-        } finally {
-            lock.unlock();
-        }
+    /** Notes the own room's part of a layout, and returns whether it is the newest. */
+    synchronized boolean heard(Part part) {
+        newest = part.version() > newest.version() ? part : newest;
+        return part.version() == newest.version();
     }
 
-    void locked(Runnable work) {
-        locked(() -> {
-            work.run();
-            return null;
-        });
+    /** Forgets a tag that has no handle. */
+    void forget(Tag tag) {
+        tags.computeIfPresent(tag.name(), (n, known) -> known == tag && !tag.kept ? null : known);
     }
 
     /** The options of a client. */
@@ -237,16 +183,6 @@ public final class MarchClient implements AutoCloseable {
             SSLContext context = SSLContext.getInstance("TLS");
             context.init(null, trust.getTrustManagers(), null);
             return context;
-        }
-    }
-
-    /** Waits until something has changed. The lock is held. */
-    void await(long nanos) {
-        try {
-            changed.awaitNanos(Math.max(nanos, TimeUnit.MICROSECONDS.toNanos(100)));
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new MarchException(Kind.UNAVAILABLE, "interrupted", SECOND, 0, false, e);
         }
     }
 }

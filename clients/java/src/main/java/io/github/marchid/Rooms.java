@@ -16,124 +16,111 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.Comparator;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import javax.net.ssl.SSLContext;
 
 /** The rooms that a client may ask. */
 final class Rooms {
     static final long SECOND = 1_000_000_000;
+    static final long PATIENCE = 3 * SECOND; // for which callers wait for rooms; later ones get the error
     private static final long AVOID = 5 * SECOND; // for which an instance that failed is asked only after all others
     private static final int TRIES = 3; // how many hanging instances a call waits for
     private static final long MOST_WAIT = 30; // s that an answer has a client wait
+    private static final Pattern ADDRESS = Pattern.compile("https?://([^\\]\\[/:@]+|\\[[^\\]/]+])(:\\d+)?/?");
+    private static final Pattern SAFE = Pattern.compile("https:.*|http://(localhost|\\[::1]|127\\.[^:/]*)([:/].*)?");
 
-    /** The address of an instance, or of several instances of one room. */
-    static final class Room {
-        final String url;
-        final boolean other; // than the client's own room
-        final boolean mayHaveToken;
-        volatile long avoidUntil;
+    /** An answer, the address that gave it, and when the request was sent. */
+    record Answer(Map<String, Object> body, String url, long sent) {}
 
-        Room(String url, boolean other) {
-            URI uri;
-            try {
-                uri = URI.create(url);
-            } catch (IllegalArgumentException e) {
-                uri = URI.create("");
-            }
-            boolean secure = "https".equals(uri.getScheme());
-            if (uri.getHost() == null || !secure && !"http".equals(uri.getScheme())) {
-                throw new MarchException(Kind.INVALID,
-                    "address: " + url + "; allowed: http://HOST:PORT, https://HOST:PORT");
-            }
-            this.url = url.replaceAll("/+$", "");
-            this.other = other;
-            String host = uri.getHost();
-            mayHaveToken = secure || host.equals("localhost") || host.equals("[::1]") || host.startsWith("127.");
-        }
-    }
-
-    /** An answer, the room that gave it, and when the request was sent. */
-    record Answer(Map<String, Object> body, Room from, long sent) {}
-
-    private final List<Room> rooms = new ArrayList<>();
+    final Map<String, Long> failed = Collections.synchronizedMap(new LinkedHashMap<>()); // when each address did last
+    final List<String> fallback;
+    volatile boolean closed;
     private final HttpClient http;
     private final Duration timeout;
     private final Path tokenFile;
-    private volatile Room answers; // the one that answered last
 
     Rooms(List<String> addresses, List<String> fallback, Duration timeout, Path tokenFile, SSLContext tls) {
-        if (addresses.isEmpty()) {
-            throw new MarchException(Kind.INVALID, "addresses: none; allowed: 1 or more");
+        List<String> all = new ArrayList<>(addresses);
+        Collections.shuffle(all); // so that clients spread over the instances of a room
+        all.addAll(fallback);
+        if (addresses.isEmpty() || !all.stream().allMatch(a -> ADDRESS.matcher(a).matches())) {
+            throw new MarchException(Kind.INVALID, "addresses: " + all + "; allowed: 1 or more http[s]://HOST:PORT");
         }
-        List<String> own = new ArrayList<>(addresses);
-        Collections.shuffle(own); // so that clients spread over the instances of a room
-        own.forEach(a -> rooms.add(new Room(a, false)));
-        fallback.forEach(a -> rooms.add(new Room(a, true)));
+        all.forEach(url -> failed.put(url, -AVOID));
         HttpClient.Builder builder = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1)
             .connectTimeout(timeout).proxy(HttpClient.Builder.NO_PROXY);
-        this.http = (tls == null ? builder : builder.sslContext(tls)).build();
+        http = (tls == null ? builder : builder.sslContext(tls)).build();
+        this.fallback = fallback;
         this.timeout = timeout;
         this.tokenFile = tokenFile;
     }
 
-    /** Returns the answer of the first room that gives one. A null body makes a GET. */
-    Answer ask(String path, String body, Room prefer) {
-        long began = now();
-        Comparator<Room> rank = Comparator.comparingInt(r -> r == prefer ? -1 : began < r.avoidUntil ? 3
-            : r.other ? 2 : r == answers ? 0 : 1);
-        List<MarchException> failures = new ArrayList<>();
-        for (Room room : rooms.stream().sorted(rank).toList()) {
-            long sent = now();
-            try {
-                Map<String, Object> answer = call(room, path, body);
-                answers = room;
-                return new Answer(answer, room, sent);
-            } catch (MarchException e) {
-                if (!e.elsewhere()) {
-                    throw e;
-                } else if (!e.noWindow()) {
-                    avoid(room);
+    /**
+     * Returns the answer of the first room that gives one. After a temporary error of all it asks again, as long as its
+     * patience lasts. A null body makes a GET.
+     */
+    Answer ask(String path, String body, long patience) {
+        long giveUp = now() + patience;
+        for (long pause = SECOND / 50; !closed; pause = Math.min(2 * pause, SECOND / 2)) {
+            long began = now();
+            // Those that failed just now are asked last, and other rooms after the own; of each the last to fail.
+            Map<String, Long> at = Map.copyOf(failed);
+            Comparator<String> rank = Comparator.comparing((String url) -> began < at.get(url) + AVOID)
+                .thenComparing(fallback::contains).thenComparing(at::get);
+            List<MarchException> failures = new ArrayList<>();
+            for (String url : failed.keySet().stream().sorted(rank).toList()) {
+                long sent = now();
+                try {
+                    return new Answer(call(url, path, body), url, sent);
+                } catch (MarchException e) {
+                    if (!e.elsewhere()) {
+                        throw e;
+                    } else if (!e.noWindow()) {
+                        failed.put(url, now());
+                    }
+                    failures.add(e);
                 }
-                failures.add(e);
+                if (now() - began >= TRIES * timeout.toNanos()) {
+                    break;
+                }
             }
-            if (now() - began >= TRIES * timeout.toNanos()) {
-                break;
+            MarchException e = together(failures);
+            long wait = e.kind() == Kind.UNAVAILABLE ? (long) (pause * ThreadLocalRandom.current().nextDouble(0.5, 1))
+                : e.retryAfter().toNanos();
+            if (!e.temporary() || now() + wait >= giveUp || Thread.currentThread().isInterrupted()) {
+                throw e;
             }
+            LockSupport.parkNanos(wait);
         }
-        throw together(failures);
+        throw new MarchException(Kind.CLOSED, "the client was closed");
     }
 
     /** The error of a call after the failures of several instances. */
     static MarchException together(List<MarchException> failures) {
         MarchException first = Collections.min(failures, Comparator.comparingInt(
             e -> ELSEWHERE.contains(e.kind()) ? ELSEWHERE.indexOf(e.kind()) : ELSEWHERE.size()));
-        if (failures.size() == 1) {
-            return first;
-        }
         return new MarchException(first.kind(),
             failures.stream().map(Throwable::getMessage).collect(Collectors.joining("; ")),
-            failures.stream().mapToLong(e -> e.retryAfter().toNanos()).max().orElse(SECOND), 0,
-            failures.stream().allMatch(MarchException::noWindow), first);
+            first.retryAfter().toNanos(), 0, first.noWindow(), first);
     }
 
-    /** Asks a room only after all others, for a while. */
-    void avoid(Room room) {
-        room.avoidUntil = now() + AVOID;
-    }
-
-    private Map<String, Object> call(Room room, String path, String body) {
-        String name = "room at " + room.url;
+    private Map<String, Object> call(String url, String path, String body) {
+        String name = "room at " + url;
         try {
-            HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(room.url + path))
+            HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url.replaceAll("/$", "") + path))
                 .header("Content-Type", "application/json");
-            if (tokenFile != null && !room.mayHaveToken) {
+            if (tokenFile != null && !SAFE.matcher(url).matches()) {
                 throw new MarchException(Kind.UNAUTHENTICATED, name + ": no TLS, so the token is not sent");
             } else if (tokenFile != null) {
                 request.header("Authorization", "Bearer " + token());

@@ -3,87 +3,118 @@ package io.github.marchid;
 import static io.github.marchid.Json.number;
 import static io.github.marchid.Json.object;
 
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.atomic.AtomicLong;
 
-/** count IDs of a part: first, and the smallest ones above it. From until on, by the client's clock, none is issued. */
-record Segment(Part part, long first, long count, long until) {
+/** A counter with its cache lines to itself, so that taking an ID on one core does not evict what others read. */
+@SuppressWarnings({"serial", "unused"})
+class Counter extends AtomicLong {
+    long p00, p01, p02, p03, p04, p05, p06, p07, p08, p09, p10, p11, p12, p13, p14, p15;
+}
+
+/**
+ * IDs of a part by their ordinals, which count the part's IDs from 0 at the start of the first one's block. The counter
+ * is the next ordinal, end the one after the last. From until on, by the client's clock, none may be issued; from due
+ * on, when a third of the time is left, the segment is to be replaced.
+ */
+@SuppressWarnings("serial")
+final class Segment extends Counter {
     /** A room's part of a layout: the IDs with lower <= id mod boundary < upper. */
     record Part(long version, long boundary, long lower, long upper) {
-        static final Part NONE = new Part(0, 0, 0, 0);
-
         static Part of(Map<String, Object> message) {
             Map<String, Object> range = object(message, "range");
             return new Part(number(message, "version"), number(message, "boundary"), number(range, "lower"),
                 number(range, "upper"));
         }
 
-        long width() {
-            return upper - lower;
-        }
-
-        /** Whether a room with this part must replace a segment. */
-        boolean outdates(Segment s) {
-            boolean kept = boundary == s.part.boundary && lower <= s.part.lower && s.part.upper <= upper;
-            return s.part.version < version && !kept;
+        /** Whether a room with this part must replace what it leased of an older one. */
+        boolean outdates(Part old) {
+            boolean kept = boundary == old.boundary && lower <= old.lower && old.upper <= upper;
+            return old.version < version && !kept;
         }
     }
+
+    /** A segment without IDs. */
+    static final Segment NONE = new Segment(Map.of("version", "1", "boundary", "1", "range", Map.of("upper", "1"),
+        "count", "1"), 1, 0, 0);
+    private static final long WIDE = 1L << 31; // more than a segment has
+
+    static {
+        NONE.cut(0);
+    }
+
+    final Part part;
+    final long ttl; // ns; 0 for no end
+    final long until;
+    final long due;
+    private final long width;
+    private final long gap; // between blocks
+    private final long base; // the ID of ordinal 0
+    private final long magic; // 2^63 / width, rounded up: exact while an ordinal times the width is below 2^63
+    private volatile long end;
 
     /** The segment of an answer to a request for so many IDs. An ArithmeticException says that it makes no sense. */
-    static Segment of(Map<String, Object> message, long asked, long until) {
-        Segment s = new Segment(Part.of(message), number(message, "first"), number(message, "count"), until);
-        Part p = s.part;
-        long residue = s.first % p.boundary;
-        if (p.version < 1 || p.lower < 0 || p.upper > p.boundary || residue < p.lower || residue >= p.upper
-            || s.count < 1 || s.count > asked || s.at(s.count - 1) < s.first) {
-            throw new ArithmeticException(s + ", asked for " + asked + " IDs");
+    Segment(Map<String, Object> message, long asked, long sent, long ttl) {
+        part = Part.of(message);
+        this.ttl = ttl;
+        until = ttl > 0 ? sent + ttl : Long.MAX_VALUE;
+        due = until - ttl / 3;
+        long first = number(message, "first");
+        long count = number(message, "count");
+        long residue = first % part.boundary;
+        width = part.upper - part.lower;
+        gap = part.boundary - width;
+        base = first - residue + part.lower;
+        magic = width > 1 && width < WIDE ? Long.MAX_VALUE / width + 1 : 0;
+        set(residue - part.lower);
+        end = get() + count;
+        if (part.version < 1 || part.lower < 0 || part.upper > part.boundary || residue < part.lower
+            || residue >= part.upper || count < 1 || count > asked || Math.addExact(base,
+                Math.addExact(end - 1, Math.multiplyExact((end - 1) / width, gap))) < first) {
+            throw new ArithmeticException(part + ", " + count + " IDs from " + first + ", asked for " + asked);
         }
-        return s;
     }
 
-    /** Whether a third of its time is left, or less. */
-    boolean aging(long now, long ttl) {
-        return until - ttl / 3 <= now;
+    /**
+     * The next ID, or -1 if none is left. The end of the segment's time is checked at each ID whose ordinal has no bit
+     * of unchecked: at 0 that is each one.
+     */
+    long take(long unchecked) {
+        long n = getAndIncrement();
+        return n < end && ((n & unchecked) != 0 || Rooms.now() < until) ? id(n) : -1;
     }
 
-    private long offset() {
-        return first % part.boundary - part.lower;
+    long id(long n) {
+        return base + n + block(n) * gap;
     }
 
-    /** The k-th ID, from 0. */
-    long at(long k) {
-        long q = Math.addExact(offset(), k);
-        return Math.addExact(first - offset(), Math.multiplyExact(q / part.width(), part.boundary)) + q % part.width();
+    private long block(long n) {
+        return magic != 0 ? Math.multiplyHigh(n << 1, magic) : width == 1 ? n : n < width ? 0 : 1;
     }
 
-    /** The first n IDs. */
-    Segment head(long n) {
-        return new Segment(part, first, Math.min(n, count), until);
-    }
-
-    /** The IDs after the first n. */
-    Segment rest(long n) {
-        return n >= count ? new Segment(part, first, 0, until) : new Segment(part, at(n), count - n, until);
-    }
-
-    /** The IDs below a limit. */
-    Segment below(long limit) {
-        long blocks = limit / part.boundary - first / part.boundary;
-        long residues = Math.min(Math.max(limit % part.boundary, part.lower), part.upper) - first % part.boundary;
-        return head(Math.max(blocks * part.width() + residues, 0));
-    }
-
-    /** How many of the first IDs are consecutive. */
-    long consecutive() {
-        return part.width() == part.boundary ? count : Math.min(count, part.width() - offset());
-    }
-
-    List<Run> runs() {
-        List<Run> runs = new ArrayList<>();
-        for (Segment s = this; s.count > 0; s = s.rest(s.consecutive())) {
-            runs.add(new Run(s.first, s.consecutive(), 1));
+    /** Adds the IDs of some ordinals to runs. */
+    void add(long from, long to, List<Run> runs) {
+        for (long next = from; next < to; from = next) {
+            next = gap == 0 ? to : Math.min(to, (block(from) + 1) * width);
+            runs.add(new Run(id(from), next - from, 1));
         }
-        return runs;
+    }
+
+    /** How many IDs are left from an ordinal on. */
+    long left(long from) {
+        return Math.max(end - from, 0);
+    }
+
+    /** How many IDs are left. */
+    long count() {
+        return left(get());
+    }
+
+    /** Drops the IDs from a limit on. */
+    void cut(long limit) {
+        long above = limit - (base - part.lower);
+        long residue = Math.floorMod(above, part.boundary) - part.lower;
+        end = Math.min(end, Math.floorDiv(above, part.boundary) * width + Math.min(Math.max(residue, 0), width));
     }
 }

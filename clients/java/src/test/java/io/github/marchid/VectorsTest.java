@@ -2,11 +2,13 @@ package io.github.marchid;
 
 import static io.github.marchid.Json.number;
 import static io.github.marchid.Json.object;
+import static io.github.marchid.MarchClient.MOST;
 
 import io.github.marchid.Segment.Part;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
@@ -24,23 +26,21 @@ public final class VectorsTest {
             segment(v);
         }
         for (Map<String, Object> v : vectors("layouts")) {
-            Segment s = Segment.of(object(v, "segment"), 1000, Long.MAX_VALUE);
-            same(v, v.get("outdated"), String.valueOf(Part.of(object(v, "serves")).outdates(s)));
+            Part old = Part.of(object(v, "segment"));
+            same(v, v.get("outdated"), String.valueOf(Part.of(object(v, "serves")).outdates(old)));
         }
         for (Map<String, Object> v : vectors("windows")) {
             window(v);
         }
         for (Map<String, Object> v : vectors("runs")) {
-            Map<String, Object> run = object(v, "run");
-            Run got = new Run(number(run, "first"), number(run, "count"), Math.max(number(run, "stride"), 1));
+            Run got = Run.of(Map.of("runs", List.of(v.get("run")))).get(0);
             same(v, v.get("ids"), got.ids().mapToObj(String::valueOf).toList());
         }
         for (Map<String, Object> v : vectors("ttl")) {
-            long ttl = Ticks.nanos(v.get("ttl"));
             long at = number(v, "afterMs") * 1_000_000;
-            Segment s = new Segment(new Part(1, 1, 0, 1), 1, 1, ttl > 0 ? ttl : Long.MAX_VALUE);
+            Segment s = new Segment(object(vectors("segments").get(0), "segment"), MOST, 0, Window.nanos(v.get("ttl")));
             same(v, List.of(v.get("ended"), v.get("replace")),
-                List.of(String.valueOf(s.until() <= at), String.valueOf(s.aging(at, ttl))));
+                List.of(String.valueOf(s.until <= at), String.valueOf(s.due <= at)));
         }
         for (Map<String, Object> v : vectors("errors")) {
             MarchException e = Rooms.error((int) number(v, "status"), (String) v.get("body"),
@@ -59,40 +59,41 @@ public final class VectorsTest {
     }
 
     private static void segment(Map<String, Object> v) {
-        Segment s = Segment.of(object(v, "segment"), 1_000_000_000, Long.MAX_VALUE);
+        Segment s = new Segment(object(v, "segment"), MOST, 0, 0);
+        long first = s.get();
         List<?> at = (List<?>) v.get("at");
         for (int k = 0; k < at.size(); k += 2) {
-            same(v, at.get(k + 1), String.valueOf(s.at(Long.parseLong((String) at.get(k)))));
+            same(v, at.get(k + 1), String.valueOf(s.id(first + Long.parseLong((String) at.get(k)))));
         }
-        Segment rest = s;
+        List<Run> runs = new ArrayList<>();
+        s.add(first, first + Math.min(s.count(), 100_000), runs);
+        int n = 0;
         for (Object run : (List<?>) v.get("runs")) {
-            same(v, run, List.of(String.valueOf(rest.first()), String.valueOf(rest.consecutive())));
-            rest = rest.rest(rest.consecutive());
+            List<?> pair = (List<?>) run;
+            same(v, pair.get(0), String.valueOf(runs.get(n).first()));
+            same(v, Math.min(Long.parseLong((String) pair.get(1)), 100_000), runs.get(n++).count());
         }
         for (Object below : (List<?>) v.get("below")) {
             List<?> pair = (List<?>) below;
-            same(v, pair.get(1), String.valueOf(s.below(Long.parseLong((String) pair.get(0))).count()));
+            Segment cut = new Segment(object(v, "segment"), MOST, 0, 0);
+            cut.cut(Long.parseLong((String) pair.get(0)));
+            same(v, pair.get(1), String.valueOf(cut.count()));
         }
-        rest = s; // all IDs by links, of which the last is closed early
-        for (long k = 0; k < Math.min(s.count(), 3000);) {
-            Link link = Link.of(rest, 700);
-            for (long n = Math.min(link.segment.count(), 600); n > 0; n--, k++) {
-                same(v, s.at(k), link.take(0));
+        for (Run run : runs.subList(0, Math.min(runs.size(), 3000))) { // next takes the same IDs
+            run.ids().limit(3000).filter(id -> id < run.first() + 3000).forEach(id -> same(v, id, s.take(0)));
+            if (run.count() > 3000) {
+                break;
             }
-            Segment left = link.close();
-            same(v, -1L, link.take(0));
-            same(v, link.segment.count() - left.count(), Math.min(link.segment.count(), 600L));
-            rest = rest.rest(link.segment.count() - left.count());
         }
+        s.cut(0);
+        same(v, -1L, s.take(0));
     }
 
     private static void window(Map<String, Object> v) {
-        Ticks ticks = new Ticks(object(v, "tag"), null);
-        Map<String, Object> w = object(v, "window");
-        Ticks.Window window = new Ticks.Window(number(w, "worker"), number(w, "fromMs"), number(w, "untilMs"));
+        Window window = new Window(v, 0, "", new Part(1, 0, 0, 0), null);
         for (Object one : (List<?>) v.get("takes")) {
             Map<String, Object> take = object(Map.of("take", one), "take");
-            Run run = ticks.take(number(take, "n"), number(take, "nowMs"), window);
+            Run run = window.take(number(take, "n"), number(take, "nowMs"));
             same(take, take.get("run"), run == null ? null : run.count() == 0 ? List.of()
                 : List.of(String.valueOf(run.first()), String.valueOf(run.count()), String.valueOf(run.step())));
         }

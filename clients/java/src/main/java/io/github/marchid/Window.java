@@ -1,18 +1,26 @@
 package io.github.marchid;
 
 import static io.github.marchid.Json.number;
+import static io.github.marchid.Json.object;
 
+import io.github.marchid.Segment.Part;
 import java.math.BigDecimal;
 import java.util.Map;
 import java.util.concurrent.ThreadLocalRandom;
 
-/** The IDs of a time-ordered tag: of whole ticks of a worker's window, and none below the last ID's tick. */
-final class Ticks {
-    /** A worker from a time until another, in Unix ms. */
-    record Window(long worker, long since, long until) {}
-
+/** The IDs of whole ticks of a worker that is lent for a time, above those of the window before. */
+final class Window {
+    final Part part; // of the newest layout then: any other may end it
+    final long there; // the room's clock, in Unix ms
+    final long worker;
+    final String nonce; // the proof that the worker is ours
+    final long ttl; // ns
+    final long due; // when to renew it, by the client's clock
+    long until; // when it ends by that
+    private final long from; // Unix ms
+    private final long to;
     private final int time;
-    private final int worker;
+    private final int workerBits;
     private final int sequence;
     private final long unit; // ms
     private final long epoch;
@@ -23,10 +31,20 @@ final class Ticks {
     private long tick = -1; // of the last ID,
     private long last; // and its sequence
 
-    /** Later settings of a tag go on above its earlier IDs. */
-    Ticks(Map<String, Object> tag, Ticks before) {
+    Window(Map<String, Object> answer, long sent, String nonce, Part part, Window before) {
+        Map<String, Object> tag = object(answer, "tag");
+        Map<String, Object> lent = object(answer, "window");
+        worker = number(lent, "worker");
+        from = number(lent, "fromMs");
+        to = number(lent, "untilMs");
+        there = number(lent, "nowMs");
+        this.nonce = nonce;
+        this.part = part;
+        ttl = (to - Math.max(there, from)) * 1_000_000;
+        until = sent + (to - there) * 1_000_000;
+        due = until - ttl / 2;
         time = (int) number(tag, "timeBits");
-        worker = (int) number(tag, "workerBits");
+        workerBits = (int) number(tag, "workerBits");
         sequence = (int) number(tag, "sequenceBits");
         unit = nanos(tag.get("unit")) / 1_000_000;
         epoch = number(tag, "epochMs");
@@ -52,27 +70,21 @@ final class Ticks {
      * Up to n IDs of the tick at a time in Unix ms: none if the tick is full; null if the worker's window, the clock
      * or the bits do not allow any, so that a room must issue them.
      */
-    Run take(long n, long now, Window w) {
+    Run take(long n, long now) {
         long at = Math.floorDiv(now - epoch, unit);
         long start = epoch + at * unit;
-        if (at < Math.max(tick, 0) || at >> time != 0 || start < w.since || start + unit > w.until
-            || time + worker + sequence > 63) { // IDs of more bits exist only as texts
+        if (at < Math.max(tick, 0) || at >> time != 0 || start < from || start + unit > to
+            || time + workerBits + sequence > 63) { // IDs of more bits exist only as texts
             return null;
         }
-        long from = at == tick ? last + 1 : begin();
-        long count = Math.max(Math.min(n, (1L << sequence) - from), 0);
+        long first = at == tick ? last + 1 : begin();
+        long count = Math.max(Math.min(n, (1L << sequence) - first), 0);
         if (count > 0) {
             tick = at;
-            last = from + count - 1;
+            last = first + count - 1;
         }
-        long place = workerLast ? (from << worker) + w.worker : (w.worker << sequence) + from;
-        return new Run((at << worker + sequence) + place, count, workerLast ? 1L << worker : 1);
-    }
-
-    /** How many IDs one worker has in a second. A room issues no more of them at once. */
-    long perSecond() {
-        long ticks = Math.max(1000 / Math.max(unit, 1), 1);
-        return 1L << sequence > MarchClient.MOST / ticks ? MarchClient.MOST : ticks << sequence;
+        long place = workerLast ? (first << workerBits) + worker : (worker << sequence) + first;
+        return new Run((at << workerBits + sequence) + place, count, workerLast ? 1L << workerBits : 1);
     }
 
     /** For how many ms the tick at a time goes on. */
