@@ -1,9 +1,11 @@
 // The client with a room of the test's own.
 
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import http from "node:http";
 import { test } from "node:test";
 import { setTimeout as sleep } from "node:timers/promises";
+import { promisify } from "node:util";
 
 import { Client } from "../src/client.js";
 import { errorOf } from "../src/rooms.js";
@@ -171,4 +173,12 @@ withRoom("a file that is not there is no failure of a room", async (_, room, por
     await assert.rejects(() => ids.next("order"), (e) => e.kind === kind && e.message.includes("/no/file"));
     ids.close();
   }
+});
+
+withRoom("a client that is not closed does not keep its process", async (_, room, port) => {
+  const module = new URL("../src/client.js", import.meta.url);
+  const program = `import { Client } from "${module}"
+    await new Client({ addresses: ["http://127.0.0.1:${port}"] }).next("order")`;
+  await promisify(execFile)(process.execPath, ["--input-type=module", "-e", program]);
+  assert.ok(room.last >= 1000);
 });

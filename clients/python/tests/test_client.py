@@ -140,6 +140,11 @@ class Clients(unittest.TestCase):
             child, mine = map(json.loads, out.splitlines())
             self.assertEqual((len(child), set(child) & set(mine)), (200, set()), (fork, own, first))
 
+    def test_exit(self) -> None:
+        """A client that is not closed does not keep its process."""
+        program = "import sys, march_id; march_id.Client([sys.argv[1]]).next('order')"
+        subprocess.run([sys.executable, "-c", program, self.url], check=True)
+
     def test_hangs(self) -> None:
         """An answer that does not end does not hold a call up, however it comes."""
         self.addCleanup(setattr, Room, "drips", b"")
