@@ -41,8 +41,8 @@ func TestMain(m *testing.M) {
 			_ = os.Setenv("GORACE", "atexit_sleep_ms=20") // not 1 s at the end of each process
 		}
 	}
-	testscript.Main(withState{m}, map[string]func(){"march": main, "http": httpMain,
-		etcdProgram: func() { etcdmain.Main(os.Args) }})
+	testscript.Main(withState{m}, map[string]func(){"march": main, runnerProgram: runnerMain,
+		"http": func() { os.Exit(httpClient(os.Args[1:])) }, etcdProgram: func() { etcdmain.Main(os.Args) }})
 }
 
 // withState gives tests a directory of their own for journals.
@@ -62,10 +62,11 @@ func (w withState) Run() int {
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
+	defer endRunners()
 	return w.m.Run()
 }
 
-// httpMain is the program http of scripts, so that they need no other client:
+// httpClient is the program http of scripts, so that they need no other client:
 //
 //	http [-X METHOD] [-H HEADER|@FILE]... [-d NAME=VALUE|NAME@FILE]... [--fail]
 //	     [--ca FILE] [--cert FILE --key FILE] [--tls12] URL...
@@ -73,11 +74,12 @@ func (w withState) Run() int {
 // It prints the body of each answer, and to standard error the status and, if the answer has
 // one, the address to which it redirects. It ends with 1 if there is no answer, with --fail also
 // if its status is 400 or more.
-func httpMain() {
-	if err := request(os.Args[1:]); err != nil {
+func httpClient(args []string) int {
+	if err := request(args); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "http:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func request(args []string) error {

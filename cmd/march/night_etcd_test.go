@@ -4,8 +4,16 @@ package main
 
 import (
 	"fmt"
+	"os/exec"
 	"testing"
+
+	"github.com/march-id/march/internal/programs"
 )
+
+func init() { promtool, _ = exec.LookPath("promtool") }
+
+// TestNightAlerts says that TestNight did not ask which alerts fire, where it could not.
+func TestNightAlerts(t *testing.T) { programs.Find(t, "promtool") }
 
 // TestNightEtcd breaks a real etcd of three members, and runs the lines of etcdctl that TestNight knows as the next
 // step, as March prints them: those that mend do, and those that look show which member it is.

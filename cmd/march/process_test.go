@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -249,12 +248,10 @@ func march(t *testing.T, args ...string) (stdout, stderr string, code int) {
 func marchWith(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	processes(t)
-	cmd := exec.CommandContext(t.Context(), "march", args...)
-	cmd.Env = append(os.Environ(), env...)
-	var out, errs strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+	args = append([]string{"march"}, args...)
+	stdout, stderr, code, err := runLine(t.Context(), "", append(os.Environ(), env...), args...)
+	if err != nil {
 		t.Fatal(err)
 	}
-	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
+	return stdout, stderr, code
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -421,15 +420,13 @@ func (c *processCluster) march(args []string) string {
 			args[i] = "--journal=" + files[0]
 		}
 	}
-	cmd := exec.CommandContext(c.Context(), "march", args...)
-	cmd.Dir, cmd.Env = c.dir, append(os.Environ(), "MARCH_CONSOLE="+c.address(consoleName))
-	var out, errs strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+	env := append(os.Environ(), "MARCH_CONSOLE="+c.address(consoleName))
+	out, errs, code, err := runLine(c.Context(), c.dir, env, append([]string{"march"}, args...)...)
+	if err != nil {
 		c.Fatal(err)
 	}
-	text := out.String() + errs.String()
-	if code := cmd.ProcessState.ExitCode(); code != exitOK {
+	text := out + errs
+	if code != exitOK {
 		text += fmt.Sprintf("exit code %d\n", code)
 	}
 	return text

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,9 +43,10 @@ import (
 //	end NAME SIGNAL CODE    ends it and checks its exit code (-1: the signal did); its
 //	                        output is in NAME.out and NAME.err
 //	finish NAME CODE        waits for its own end instead
-//	exits CODE CMD...       runs CMD and checks its exit code
+//	run CMD...              runs CMD to its end: march and http in a runner, where exec takes a process of its own
+//	exits CODE CMD...       runs CMD, or exec CMD, to its end, and checks its exit code
 //	eventually CMD...       runs CMD until it exits with 0
-//	exec http [FLAG...] URL calls URL: see httpMain
+//	run http [FLAG...] URL  calls URL: see httpClient
 //	try NAME                runs the commands that march dev printed under "Try"
 //	distinct MIN FILE...    the lines of all files are distinct numbers from MIN on
 //	residues N LOW UP FILE  LOW <= number mod N < UP for every number in FILE
@@ -63,13 +66,17 @@ func TestScript(t *testing.T) {
 			env.Setenv("TMPDIR", env.WorkDir+"/tmp") // where march dev has its temporary directory
 			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
 			env.Setenv("MARCH_TIMEOUT", "1m") // a busy machine is no fault
+			for _, setting := range env.Vars {
+				name, _, _ := strings.Cut(setting, "=")
+				s.names = append(s.names, name)
+			}
 			return os.MkdirAll(filepath.Join(env.WorkDir, "tmp"), 0o700)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"ports": cmdPorts, "etcd": cmdEtcd, "stop-etcd": cmdStopEtcd, "ca": cmdCA, "cert": cmdCert, "put": cmdPut,
 			"mute": cmdMute, "start": cmdStart, "await": cmdAwait,
 			"signal": cmdSignal, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
-			"eventually": cmdEventually, "try": cmdTry, "distinct": cmdDistinct,
+			"run": cmdRun, "eventually": cmdEventually, "try": cmdTry, "distinct": cmdDistinct,
 			"residues": cmdResidues, "max": cmdMax,
 		},
 	})
@@ -78,6 +85,7 @@ func TestScript(t *testing.T) {
 // script is the state of one script.
 type script struct {
 	tb        testing.TB
+	names     []string // of its environment
 	processes map[string]*process
 	cas       map[string]*certs.CA
 	etcd      *ledgertest.Etcd // the one without certificates that was started last
@@ -257,24 +265,63 @@ func wrote(ts *testscript.TestScript, name string, p *process, code int, want st
 	}
 }
 
+// setInScript is a line of a script that sets something in its environment.
+var setInScript = regexp.MustCompile(`(?m)^env ([A-Z_0-9]+)=`)
+
+// scriptEnv returns that of a script's commands: what the setup gave, and what the script sets by itself.
+func scriptEnv(ts *testscript.TestScript) []string {
+	text, err := os.ReadFile(filepath.Join("testdata", "script", ts.Name()+".txtar"))
+	ts.Check(err)
+	names := of(ts).names
+	for _, set := range setInScript.FindAllSubmatch(text, -1) {
+		names = append(names, string(set[1]))
+	}
+	var env []string
+	for _, name := range append(names, "ETCD", "MARCH_ROOM", "MARCH_CONSOLE") { // cmdPorts and cmdEtcd set these
+		if value := ts.Getenv(name); value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// run runs a program, or a command line of march in a runner, and returns its exit code.
+func run(ts *testscript.TestScript, args ...string) int {
+	if args[0] != "march" && args[0] != "http" {
+		if args[0] == "exec" {
+			args = args[1:]
+		}
+		var exit *exec.ExitError
+		if err := ts.Exec(args[0], args[1:]...); errors.As(err, &exit) {
+			return exit.ExitCode()
+		} else {
+			ts.Check(err)
+		}
+		return 0
+	}
+	stdout, stderr, code, err := runLine(of(ts).tb.Context(), ts.MkAbs("."), scriptEnv(ts), args...)
+	ts.Check(err)
+	_, _ = io.WriteString(ts.Stdout(), stdout)
+	_, _ = io.WriteString(ts.Stderr(), stderr)
+	return code
+}
+
+func cmdRun(ts *testscript.TestScript, neg bool, args []string) {
+	if code := run(ts, args...); (code != 0) != neg {
+		ts.Fatalf("exited with %d", code)
+	}
+}
+
 func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) >= 2, "exits CODE CMD...")
-	err := ts.Exec(args[1], args[2:]...)
-	code := 0
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		code = exit.ExitCode()
-	} else {
-		ts.Check(err)
-	}
-	if strconv.Itoa(code) != args[0] {
+	if code := run(ts, args[1:]...); strconv.Itoa(code) != args[0] {
 		ts.Fatalf("exited with %d, want %s", code, args[0])
 	}
 }
 
 func cmdEventually(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg, len(args) >= 1, "eventually CMD...")
-	ts.Check(poll(scriptDeadline(), func() bool { return ts.Exec(args[0], args[1:]...) == nil }))
+	ts.Check(poll(scriptDeadline(), func() bool { return run(ts, args...) == 0 }))
 }
 
 func cmdTry(ts *testscript.TestScript, neg bool, args []string) {
@@ -290,7 +337,9 @@ func cmdTry(ts *testscript.TestScript, neg bool, args []string) {
 		if words[0] != "march" {
 			ts.Fatalf("%q is no command of march", line)
 		}
-		ts.Check(ts.Exec(words[0], words[1:]...))
+		if code := run(ts, words...); code != 0 {
+			ts.Fatalf("%s: exited with %d", line, code)
+		}
 		tried++
 	}
 	if tried != 3 {
