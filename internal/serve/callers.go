@@ -161,7 +161,8 @@ func (l *listener) Accept() (net.Conn, error) {
 		}
 		at := callerAt(conn.RemoteAddr())
 		if who := l.callers.enter(at, time.Now()); who != nil {
-			return &connection{Conn: conn, callers: l.callers, at: at, who: who, began: time.Now()}, nil
+			return &connection{Conn: conn, callers: l.callers, at: at, who: who, began: time.Now(),
+				unsent: unsent{written: make(chan struct{}, 1)}}, nil
 		}
 		_ = conn.Close()
 	}
@@ -175,6 +176,7 @@ type connection struct {
 	who     *caller
 	began   time.Time
 	refused atomic.Int64 // calls refused or given up while the address was barred
+	unsent  unsent
 	closed  sync.Once
 }
 

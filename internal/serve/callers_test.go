@@ -447,6 +447,50 @@ func TestOpenStreamsOfSubjects(t *testing.T) {
 	}
 }
 
+// Streams wait while many answers of their connection are not written, all of them until some are, and none for good:
+// the answers of a stream that was given up are never written. 500 eager streams of 50 callers took a gigabyte.
+func TestStreamsWaitForTheirAnswersToBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := serve.NewUnsent()
+		waits := func(ctx context.Context, meanwhile func()) time.Duration {
+			var waiting sync.WaitGroup
+			began := time.Now()
+			for range 3 {
+				waiting.Go(func() { u.Wait(ctx) })
+			}
+			meanwhile()
+			waiting.Wait()
+			return time.Since(began)
+		}
+		u.Add(serve.MostUnsent)
+		if took := waits(t.Context(), func() {}); took != 0 {
+			t.Errorf("at the bound streams wait for %v", took)
+		}
+		u.Add(100)
+		if took := waits(t.Context(), func() {
+			time.Sleep(serve.UnsentFor / 4)
+			u.Wrote(99)
+			time.Sleep(serve.UnsentFor / 4)
+			u.Wrote(1)
+		}); took != serve.UnsentFor/2 {
+			t.Errorf("until enough was written, streams wait for %v", took)
+		}
+		u.Add(1)
+		if took := waits(t.Context(), func() {}); took != serve.UnsentFor {
+			t.Errorf("where nothing is written, streams wait for %v", took)
+		}
+		u.Wrote(2 * serve.MostUnsent) // with what is not of streams
+		u.Add(serve.MostUnsent + 1)
+		ended, end := context.WithCancel(t.Context())
+		if took := waits(ended, func() {
+			time.Sleep(time.Millisecond)
+			end()
+		}); took != time.Millisecond {
+			t.Errorf("streams that ended wait for %v", took)
+		}
+	})
+}
+
 // Many eager streams take turns, and each is answered in order.
 func TestStreamsTakeTurns(t *testing.T) {
 	r := limited(t, func(l *serve.Limits) { l.OpenStreams = 1000 })

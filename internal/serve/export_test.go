@@ -52,3 +52,21 @@ func BarTwice(at netip.Addr) (remembered func() int) {
 		return len(c.mu.by)
 	}
 }
+
+// MostUnsent and UnsentFor bound the answers that wait at a connection, and for how long a stream waits for them.
+const MostUnsent, UnsentFor = mostUnsent, unsentFor
+
+// Unsent is what waits at a connection: Add adds bytes, Wrote notes that some were written, and Wait waits.
+type Unsent struct{ unsent }
+
+// NewUnsent returns an empty one.
+func NewUnsent() *Unsent { return &Unsent{unsent{written: make(chan struct{}, 1)}} }
+
+// Add adds bytes.
+func (u *Unsent) Add(n int64) { u.bytes.Add(n) }
+
+// Wrote notes that some were written.
+func (u *Unsent) Wrote(n int) { u.wrote(n) }
+
+// Wait waits until there are few.
+func (u *Unsent) Wait(ctx context.Context) { u.wait(ctx) }

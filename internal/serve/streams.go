@@ -13,19 +13,22 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 )
 
-// gRPC bounds the calls of one connection. Four things that it does not do stand here:
+// gRPC bounds the calls of one connection. Five things that it does not do stand here:
 //
 //   - A caller has a bound on its calls over all its connections, and one on its streams. An eager stream can
 //     always run, and keeps up to 64 KiB of requests and as much of answers in the server.
 //   - Many eager streams take turns. Go's scheduler gives each goroutine that can run its turn, and a unary
 //     call needs several: beside 500 eager streams it took 2 s.
 //   - A read that filled its buffer yields. gRPC reads on for as long as there is something to read.
+//   - A stream takes no request while many answers of its connection wait to be written. gRPC lets 64 KiB of each
+//     stream wait, which are 5,000 answers and a megabyte of memory.
 //   - A connection is closed if its address gives up more calls than it asks: it cancels them before the server
 //     has their requests. Each costs the server a goroutine and the client nothing.
 
@@ -52,7 +55,7 @@ func (w watched) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 		from.callers.handshake(from.RemoteAddr().String(), err)
 		return nil, nil, err
 	}
-	return &yielding{Conn: conn}, over{info, from}, nil
+	return &yielding{Conn: conn, from: from}, over{info, from}, nil
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -80,9 +83,11 @@ func (o over) proven() bool {
 // 1,400 requests before another goroutine gets its processor.
 const mostRead = 2 << 10
 
-// yielding lets other goroutines run before a read if the last read left bytes in the connection.
+// yielding lets other goroutines run before a read if the last read left bytes in the connection. It counts what is
+// written.
 type yielding struct {
 	net.Conn
+	from *connection
 	more bool
 }
 
@@ -94,6 +99,70 @@ func (y *yielding) Read(b []byte) (int, error) {
 	n, err := y.Conn.Read(b)
 	y.more = n == len(b)
 	return n, err
+}
+
+// Write implements net.Conn.
+func (y *yielding) Write(b []byte) (int, error) {
+	n, err := y.Conn.Write(b)
+	y.from.unsent.wrote(n)
+	return n, err
+}
+
+// unsent is about how many bytes of streams' answers wait to be written to a connection.
+type unsent struct {
+	bytes   atomic.Int64
+	written chan struct{} // of size one: a stream that waits has the next one look
+}
+
+const (
+	// mostUnsent bounds them. An answer of 24 bytes takes some 200 in memory.
+	mostUnsent = 32 << 10
+	// frames are the bytes of a message in HTTP/2 and gRPC besides its own.
+	frames = 9 + 5
+	// unsentFor is how long a stream waits at most, as the count is not exact. A client that reads nothing for so long
+	// may have more answers wait: up to a window of each stream.
+	unsentFor = 5 * time.Second
+)
+
+// wrote notes that bytes were written.
+func (u *unsent) wrote(n int) {
+	if u.bytes.Add(-int64(n)) < 0 {
+		u.bytes.Store(0) // some were not of streams' answers
+	}
+	wake(u.written)
+}
+
+// forget forgets them: of a stream that was given up they are never written.
+func (u *unsent) forget() {
+	u.bytes.Store(0)
+	wake(u.written)
+}
+
+// wait waits until no more than mostUnsent wait.
+func (u *unsent) wait(ctx context.Context) {
+	if u.bytes.Load() <= mostUnsent {
+		return
+	}
+	late := time.NewTimer(unsentFor)
+	defer late.Stop()
+	for u.bytes.Load() > mostUnsent {
+		select {
+		case <-u.written:
+		case <-late.C:
+			u.bytes.Store(mostUnsent / 2)
+		case <-ctx.Done():
+			return
+		}
+	}
+	wake(u.written)
+}
+
+// wake sends on a channel of size one, if nothing is there yet.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // call is a call or a stream that is under way.
@@ -176,7 +245,11 @@ func (c *callers) bound(server any, stream grpc.ServerStream, info *grpc.StreamS
 	}
 	defer c.close(caller)
 	defer taking.end()
-	return handler(server, taking)
+	err := handler(server, taking)
+	if stream.Context().Err() != nil && taking.call != nil {
+		taking.call.conn.unsent.forget()
+	}
+	return err
 }
 
 // open counts a stream of a caller, or refuses it.
@@ -230,6 +303,9 @@ type turn struct {
 // RecvMsg implements grpc.ServerStream.
 func (t *turn) RecvMsg(m any) error {
 	t.end()
+	if t.call != nil {
+		t.call.conn.unsent.wait(t.Context())
+	}
 	if err := t.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
@@ -249,6 +325,14 @@ func (t *turn) RecvMsg(m any) error {
 		t.timer.Reset(longTurn)
 	}
 	return nil
+}
+
+// SendMsg implements grpc.ServerStream.
+func (t *turn) SendMsg(m any) error {
+	if of, ok := m.(proto.Message); ok && t.call != nil {
+		t.call.conn.unsent.bytes.Add(int64(proto.Size(of) + frames))
+	}
+	return t.ServerStream.SendMsg(m)
 }
 
 // end ends the turn, if the stream has one.
