@@ -24,7 +24,6 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
-	"github.com/march-id/march/internal/access"
 	"github.com/march-id/march/internal/operator"
 	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
@@ -250,7 +249,7 @@ func (s *Server) Run(ctx context.Context) error {
 		},
 		Ready:    s.checks,
 		Problems: s.problemLines,
-		Sessions: s.sessions(),
+		Sessions: s.login.Session,
 		Windows:  true,
 		Routes:   s.routes,
 		Draining: func() {
@@ -260,14 +259,6 @@ func (s *Server) Run(ctx context.Context) error {
 	})
 	s.log.Info("stopped")
 	return err
-}
-
-// sessions returns the function that finds a browser's login; nil for none.
-func (s *Server) sessions() func(*http.Request) *access.Session {
-	if s.login == nil {
-		return nil
-	}
-	return s.login.Session
 }
 
 // checks are the checks of readiness. A console is useful while leasing is halted,

@@ -42,7 +42,7 @@ func (b *bubble) site(dir string) *site {
 	}
 	mux := http.NewServeMux()
 	s.routes(mux)
-	return &site{b.t, s, gate.HTTP(mux, s.sessions(), serve.WriteError)}
+	return &site{b.t, s, gate.HTTP(mux, s.login.Session, serve.WriteError)}
 }
 
 // send returns where the answer leads, and its cookie.

@@ -135,20 +135,15 @@ func NewLogin(cfg LoginConfig, gate *access.Gate, log hclog.Logger) (*Login, err
 	return h, nil
 }
 
-// Session returns the login of a request; nil if there is none.
+// Session returns the login of a request; nil if there is none. A nil Login has none.
 func (h *Login) Session(r *http.Request) *access.Session {
 	cookie, err := r.Cookie(sessionCookie)
-	if err != nil {
+	if h == nil || err != nil {
 		return nil
 	}
 	s := &access.Session{}
-	if h.cookie.Decode(sessionCookie, cookie.Value, s) != nil || !time.Now().Before(s.Expires) {
+	if h.cookie.Decode(sessionCookie, cookie.Value, s) != nil || !time.Now().Before(s.Expires) || s.ID.IsZero() {
 		return nil
-	}
-	if s.ID.IsZero() { // of a build before logouts counted
-		sum := sha256.Sum256([]byte(cookie.Value))
-		copy(s.ID[:], sum[:])
-		_ = s.ID.SetTime(ulid.Timestamp(s.Expires.Add(-h.cfg.Lasts))) // fails after the year 10889 only
 	}
 	return s
 }
@@ -289,7 +284,7 @@ func (h *Login) byToken(w http.ResponseWriter, r *http.Request) {
 		h.show(w, r, allocator.Errorf(allocator.Unauthenticated, "no token was given"))
 		return
 	}
-	s, err := h.gate.SessionOf(r.Context(), token, hostOf(r))
+	s, err := h.gate.SessionOf(r.Context(), token, access.AddressOf(r))
 	if err != nil {
 		h.show(w, r, err)
 		return
@@ -361,15 +356,6 @@ func localPath(to string) string {
 	return to
 }
 
-// hostOf returns where a request comes from, without the port.
-func hostOf(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
-}
-
 // attempt is a login at the issuer under way, in a cookie of the browser that began it.
 type attempt struct {
 	State    string    `json:"s"`
@@ -429,7 +415,7 @@ func (h *Login) fromIssuer(w http.ResponseWriter, r *http.Request) {
 	}
 	session, err := h.exchange(r.Context(), a, r.FormValue("code"))
 	if err != nil {
-		h.log.Warn("login at the issuer failed", "from", hostOf(r), "error", err)
+		h.log.Warn("login at the issuer failed", "from", access.AddressOf(r), "error", err)
 		h.show(w, r, allocator.Errorf(allocator.KindOf(err),
 			"the login at the issuer failed; the console's log says why"))
 		return

@@ -65,9 +65,13 @@ func ofRequest(r *http.Request) (Credentials, error) {
 	if r.TLS != nil {
 		chains = r.TLS.VerifiedChains
 	}
-	address, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		address = r.RemoteAddr
+	return credentialsOf(AddressOf(r), chains, r.Header["Authorization"])
+}
+
+// AddressOf returns where a request comes from, without the port.
+func AddressOf(r *http.Request) string {
+	if address, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
+		return address
 	}
-	return credentialsOf(address, chains, r.Header["Authorization"])
+	return r.RemoteAddr
 }

@@ -14,7 +14,7 @@ import (
 
 // Session is what a login to the page has proven.
 type Session struct {
-	// ID names the login, and has when it began. Builds before logouts counted give none.
+	// ID names the login, and has when it began.
 	ID ulid.ULID `json:"i,omitzero"`
 	// Hash is the SHA-256 of the token of the login, if that is in the file of tokens: the
 	// session ends when the token is taken out of the file.
