@@ -146,20 +146,17 @@ func refuseRooms(stored record.Layout, planned plan.Plan) error {
 	return nil
 }
 
-// A plan must answer at once, however many tags there are. So it reads only some of the tags,
+// A plan must answer at once, however many tags there are. So it reads only the first of the tags,
 // and waits only for a short time, to find whether it takes away workers that they need. The
 // count of its cost reads all tags, and so does ApplyMigration.
-const (
-	slicesTags   = 1000
-	slicesWithin = 500 * time.Millisecond
-)
+const slicesWithin = 500 * time.Millisecond
 
 // needs returns which workers tags of time-ordered IDs and pinned instances need of a plan,
 // as far as that is known soon.
 func (s *planner) needs(ctx context.Context) plan.Workers {
 	ctx, cancel := context.WithTimeout(ctx, slicesWithin+4*s.ledger.Contact().Latency)
 	defer cancel()
-	needs, err := s.admin.FirstNeeds(ctx, slicesTags)
+	needs, err := s.admin.FirstNeeds(ctx, maxHead)
 	if err != nil {
 		return plan.Workers{} // it is checked again before anything moves
 	}

@@ -225,6 +225,7 @@ func (s *Server) Run(ctx context.Context) error {
 		work.Go(func() { every(background, do) })
 	}
 	work.Go(func() {
+		_, _ = s.admin.FirstNeeds(background, maxHead) // from now on, a read of the first tags visits no others
 		store.Sleep(background, endsAfter)
 		every(background, s.readEnds)
 	})

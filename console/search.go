@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -31,8 +30,8 @@ const (
 	searchWithin = 50 * time.Millisecond
 	// searchAge is the age from which on a search waits for a new index.
 	searchAge = time.Second
-	// maxHead is how many of the first tags a search shows while tags are read for the first time. headWithin is how
-	// long it reads them: the answer must come at once.
+	// maxHead is how many of the first tags are read where all would take too long: by plans, and by searches while
+	// tags are read for the first time. headWithin is how long a search reads them: the answer must come at once.
 	maxHead    = 1000
 	headWithin = 300 * time.Millisecond
 	// indexShare bounds the share of the time that is spent on reading tags: a
@@ -129,18 +128,13 @@ func (s *index) head(ctx context.Context, from, n int) (list []*marchv1.TagSumma
 	if err != nil {
 		return nil
 	}
-	k, enough := 0, errors.New("enough tags")
-	_, _ = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
-		if k >= from {
+	_ = s.admin.FirstTags(ctx, min(from+n, maxHead), stored.Ever,
+		func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 			i := newIndexed(t, marks, stored.Layout, nil)
 			list = append(list, i.summary())
-		}
-		if k++; k >= min(from+n, maxHead) {
-			return enough
-		}
-		return nil
-	})
-	return list
+			return nil
+		})
+	return list[min(from, len(list)):]
 }
 
 func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.Layout,

@@ -53,6 +53,7 @@ type view struct {
 	log  hclog.Logger
 
 	lastActive atomic.Pointer[string] // the ID of the migration that was under way when it was last read
+	first      atomic.Pointer[head]   // nil before the first tags were read
 }
 
 // New returns the administration of a ledger's cluster.

@@ -305,10 +305,21 @@ func (a *view) Tag(ctx context.Context, name allocator.Tag) (record.Tag, error) 
 // etcd visits all keys of an interval that it reads, however small the limit is. So Tags
 // guesses the end of the interval. shared is the length of the common prefix of the
 // names on the page before; 0 if unknown. The next names often begin with the same
-// bytes, or with all but the last. A wrong guess does not change the answer.
+// bytes, or with all but the last. The first tags of all end where they ended before.
+// A wrong guess does not change the answer.
 func (a *view) Tags(ctx context.Context, prefix string, after allocator.Tag,
 	shared, n int) (tags []record.Tag, bad []record.KeyError, err error) {
-	return a.tags(ctx, prefix, after, shared, n, a.keys.DecodeTag)
+	tags, bad, err = a.tags(ctx, prefix, after, shared, n, a.keys.DecodeTag)
+	if last := a.first.Load(); prefix == "" && after == "" && len(tags) == n && (last == nil || last.tags <= n) {
+		a.first.Store(&head{n, a.keys.Tag(tags[n-1].Name) + "\x00"})
+	}
+	return tags, bad, err
+}
+
+// head is where the first tags by name ended when they were last read: of the most that were.
+type head struct {
+	tags int
+	end  string // the key after them
 }
 
 // DeletedTags is Tags for the tombstones of deleted tags.
@@ -335,7 +346,11 @@ func (a *view) tags(ctx context.Context, prefix string, after allocator.Tag, sha
 	if within.Key >= within.End {
 		return nil, nil, nil
 	}
-	for _, end := range append(endsAfter(a.keys.All(record.Tags), prefix, string(after), shared), within.End) {
+	ends := endsAfter(a.keys.All(record.Tags), prefix, string(after), shared)
+	if first := a.first.Load(); first != nil && prefix == "" && after == "" {
+		ends = append(ends, first.end)
+	}
+	for _, end := range append(ends, within.End) {
 		page, skipped, err := readPage(ctx, a, store.Get{Interval: store.Interval{Key: within.Key, End: end}},
 			n-len(tags), read)
 		if err != nil {

@@ -27,19 +27,25 @@ const defaultPage = 1000
 func (w Walk) EachTag(ctx context.Context, rooms []allocator.Room,
 	use func(Tag, map[allocator.Room]Mark) error) ([]KeyError, error) {
 	return w.eachPage(ctx, cmp.Or(w.Page, defaultPage), func(tags []Tag) ([]KeyError, error) {
-		marks, bad, err := w.marksBetween(ctx, rooms, tags[0].Name, tags[len(tags)-1].Name)
-		if err != nil {
-			return nil, err
-		}
-		for _, tag := range tags {
-			if m := marks[tag.Name]; !m.unreadable {
-				if err := use(tag, m.byRoom); err != nil {
-					return nil, err
-				}
+		return w.WithMarks(ctx, rooms, tags, use)
+	})
+}
+
+// WithMarks is EachTag for tags that were read: at least one, which follow each other by name.
+func (w Walk) WithMarks(ctx context.Context, rooms []allocator.Room, tags []Tag,
+	use func(Tag, map[allocator.Room]Mark) error) ([]KeyError, error) {
+	marks, bad, err := w.marksBetween(ctx, rooms, tags[0].Name, tags[len(tags)-1].Name)
+	if err != nil {
+		return nil, err
+	}
+	for _, tag := range tags {
+		if m := marks[tag.Name]; !m.unreadable {
+			if err := use(tag, m.byRoom); err != nil {
+				return nil, err
 			}
 		}
-		return bad, nil
-	})
+	}
+	return bad, nil
 }
 
 // eachPage calls use with the readable tags, in the order of names, in pages of at least one
