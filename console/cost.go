@@ -45,7 +45,7 @@ func (s *planner) countCost(ctx context.Context, from record.Layout, p plan.Plan
 	if err := s.admin.AddPins(ctx, &needs); err != nil {
 		return c, err
 	}
-	forecaster, now := s.admin.Forecaster(from, layouts...), time.Now()
+	forecaster, rooms, now := s.admin.Forecaster(from, layouts...), p.Target.Rooms(), time.Now()
 	sum := costSum{PlanCost: &marchv1.PlanCost{}}
 	c.bad, err = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
 		if n.read.Add(1); t.Time != nil { // its IDs follow the clock, so none are skipped
@@ -53,8 +53,11 @@ func (s *planner) countCost(ctx context.Context, from record.Layout, p plan.Plan
 			admin.AddTag(&needs, t)
 			return nil
 		}
-		f := tagForecast{tag: t, plan: p, rates: rates[t.Name]}
+		f := tagForecast{tag: t, plan: p, rooms: rooms, rates: rates[t.Name]}
 		f.TagForecast = forecaster.Tag(t, marks, f.steps(now))
+		for _, r := range f.Rooms {
+			f.skipped = atMost(f.skipped, r.Skipped)
+		}
 		single := f // each room leases one ID at a time
 		if _, had := f.empties(); had > 0 {
 			single.TagForecast = forecaster.Tag(t, marks, nil)
@@ -65,7 +68,10 @@ func (s *planner) countCost(ctx context.Context, from record.Layout, p plan.Plan
 	if err == nil {
 		s.counted.Store(&needs)
 	}
-	sum.Worst, sum.Ends = least(sum.GetWorst(), notSkipped), least(sum.GetEnds(), (*marchv1.TagEnd).GetLeft)
+	sum.Ends = least(sum.GetEnds(), (*marchv1.TagEnd).GetLeft)
+	for _, f := range least(sum.worst, tagForecast.notSkipped) {
+		sum.Worst = append(sum.Worst, f.cost())
+	}
 	c.cost, c.refusal = sum.PlanCost, cmp.Or(needs.Check(p.From, layouts...), sum.refusals.err())
 	return c, err
 }
@@ -73,6 +79,7 @@ func (s *planner) countCost(ctx context.Context, from record.Layout, p plan.Plan
 // costSum adds up the cost of a plan over tags.
 type costSum struct {
 	*marchv1.PlanCost
+	worst    []tagForecast // those that skip the most, and some more
 	refusals refusals
 }
 
@@ -87,10 +94,9 @@ func (s *costSum) add(f, single tagForecast) {
 			s.Ends = least(s.GetEnds(), (*marchv1.TagEnd).GetLeft)
 		}
 	}
-	c := f.cost()
-	s.Skipped = atMost(s.GetSkipped(), c.GetSkipped())
-	if s.Worst = append(s.Worst, c); len(s.GetWorst()) > 10*worstTags {
-		s.Worst = least(s.GetWorst(), notSkipped)
+	s.Skipped = atMost(s.GetSkipped(), f.skipped)
+	if s.worst = append(s.worst, f); len(s.worst) > 10*worstTags {
+		s.worst = least(s.worst, tagForecast.notSkipped)
 	}
 }
 
@@ -165,9 +171,6 @@ func (s *planner) refused(ctx context.Context, id string, from record.Layout, p 
 	}
 	return err
 }
-
-// notSkipped is the least for the tag that skips the most.
-func notSkipped(t *marchv1.TagCost) int64 { return -t.GetSkipped() }
 
 // least returns the tags of which a number is the least.
 func least[T interface{ GetTag() string }](list []T, number func(T) int64) []T {

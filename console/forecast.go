@@ -20,17 +20,25 @@ import (
 // its IDs.
 type tagForecast struct {
 	admin.TagForecast
-	tag   record.Tag
-	plan  plan.Plan
-	rates map[allocator.Room]float64
+	tag     record.Tag
+	plan    plan.Plan
+	rooms   []allocator.Room // of the plan's target
+	rates   map[allocator.Room]float64
+	skipped int64 // by all rooms
 }
+
+// GetTag returns the tag's name, as the messages of costs do.
+func (f tagForecast) GetTag() string { return string(f.tag.Name) }
+
+// notSkipped is the least for the tag that skips the most.
+func (f tagForecast) notSkipped() int64 { return -f.skipped }
 
 // steps returns how many IDs each room of the plan leases at once.
 func (f tagForecast) steps(now time.Time) map[allocator.Room]int64 {
-	steps := make(map[allocator.Room]int64)
+	steps, chain := make(map[allocator.Room]int64, len(f.rooms)), f.tag.Chain()
 	for _, m := range f.plan.Moves {
 		for room := range m.Layout.Ranges {
-			steps[room] = f.tag.Chain().Target(f.rates[room], now)
+			steps[room] = chain.Target(f.rates[room], now)
 		}
 	}
 	return steps
@@ -42,7 +50,7 @@ func (f tagForecast) steps(now time.Time) map[allocator.Room]int64 {
 func (f tagForecast) end() *marchv1.TagEnd {
 	limit, least := f.Limit, f.tag.MaxStep
 	var end *marchv1.TagEnd
-	for _, room := range f.plan.Target.Rooms() {
+	for _, room := range f.rooms {
 		r := f.Rooms[room]
 		if before, served := f.Before[room]; served && r.Left >= before/2 {
 			continue
@@ -57,7 +65,7 @@ func (f tagForecast) end() *marchv1.TagEnd {
 
 // cost returns the forecast as a message.
 func (f tagForecast) cost() *marchv1.TagCost {
-	c := &marchv1.TagCost{Tag: string(f.tag.Name), Rooms: make(map[string]int64)}
+	c := &marchv1.TagCost{Tag: string(f.tag.Name), Rooms: make(map[string]int64), Skipped: f.skipped}
 	lasts := lasts
 	if f.tag.Period != (period.Period{}) {
 		c.Renews = timestamppb.New(f.tag.Period.At(time.Now()).Ends)
@@ -70,11 +78,10 @@ func (f tagForecast) cost() *marchv1.TagCost {
 		}
 	}
 	before, after := math.Inf(1), math.Inf(1)
-	for _, room := range f.plan.Target.Rooms() {
+	for _, room := range f.rooms {
 		r := f.Rooms[room]
 		if r.Skipped > 0 {
 			c.Rooms[string(room)] = r.Skipped
-			c.Skipped = atMost(c.GetSkipped(), r.Skipped)
 		}
 		p := &marchv1.RoomForecast{Room: string(room), Next: r.Next, Skipped: r.Skipped,
 			LeftBefore: f.Before[room], Left: r.Left}
@@ -157,7 +164,7 @@ func (r *refusals) add(f tagForecast) {
 // how many IDs it has without the plan; a new room counts as having as many as any
 // other.
 func (f tagForecast) empties() (room allocator.Room, had int64) {
-	for _, room := range f.plan.Target.Rooms() {
+	for _, room := range f.rooms {
 		had, served := f.Before[room]
 		if !served {
 			for _, n := range f.Before {

@@ -15,7 +15,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
-	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
@@ -353,9 +352,7 @@ func TestForecastSaysHowLongIDsLast(t *testing.T) {
 			Before: map[allocator.Room]int64{"a": 1000, "b": 1000, "gone": 60},
 			Rooms:  map[allocator.Room]admin.RoomForecast{"a": {Left: 500}, "b": {Left: 900}},
 		},
-		plan: plan.Plan{Target: allocator.Layout{Boundary: 10, Ranges: map[allocator.Room]allocator.Range{
-			"a": {Lower: 0, Upper: 5}, "b": {Lower: 5, Upper: 10},
-		}}},
+		rooms: []allocator.Room{"a", "b"},
 		rates: map[allocator.Room]float64{"a": 10, "gone": 2},
 	}
 	cost := f.cost()

@@ -246,18 +246,18 @@ func (s *tagSource) base(state *State, terms record.Terms, present period.Span) 
 	return base, span, opens, err
 }
 
-// NextBase returns the base of a room's next lease under s at a time, as a source computes it after
+// NextBases returns the base of a room's next lease under s at a time, as a source computes it after
 // reading all marks of the tag. With an error it is the least possible base.
-func (s *State) NextBase(t record.Tag, room allocator.Room, marks map[allocator.Room]record.Mark,
-	now time.Time) (int64, error) {
+func (s *State) NextBases(t record.Tag, marks map[allocator.Room]record.Mark,
+	now time.Time) func(allocator.Room) (int64, error) {
 	terms, present := t.Terms().At(now)
-	source := &tagSource{
-		instance: &Instance{process: process{room: room}}, name: t.Name,
-		mark: marks[room], floor: &floor{Floor: s.layout.Floor(room, s.margins, terms, marks)},
+	source := &tagSource{instance: &Instance{}, name: t.Name, terms: terms, floor: &floor{}}
+	floors := s.layout.Floors(s.margins, terms, marks)
+	return func(room allocator.Room) (int64, error) {
+		source.instance.room, source.mark, source.floor.Floor = room, marks[room], floors(room)
+		base, _, _, err := source.base(s, terms, present)
+		return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 	}
-	source.terms = terms
-	base, _, _, err := source.base(s, terms, present)
-	return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
 }
 
 // raise returns base, raised to a floor or a catch-up if that lies above. Its error

@@ -23,8 +23,9 @@ import (
 // leased before the first change.
 type Forecaster struct {
 	now   *ledger.State
-	moves []*ledger.State // at least one; the last has the extremes of all
-	at    time.Time       // the periods of tags are those of this time
+	moves []*ledger.State    // at least one; the last has the extremes of all
+	rooms [][]allocator.Room // of the layout of each move
+	at    time.Time          // the periods of tags are those of this time
 }
 
 // RoomForecast is the effect of the changes on a tag in one room of the last
@@ -54,7 +55,7 @@ func (a *view) Forecaster(from record.Layout, layouts ...allocator.Layout) *Fore
 		revision := from.Revision + 1
 		from = from.Next(to)
 		from.Revision = revision // a revision that no mark has
-		f.moves = append(f.moves, known.Under(from))
+		f.moves, f.rooms = append(f.moves, known.Under(from)), append(f.rooms, to.Rooms())
 	}
 	return f
 }
@@ -68,51 +69,46 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark,
 		next = max(next, mark.Next)
 	}
 	t.TagSettings, _ = t.Present(f.at, next)
-	last := f.moves[len(f.moves)-1]
-	w := walk{limit: t.Limit, rooms: make(map[allocator.Room]walker)}
-	floor := last.Floor("", t.Terms(), marks).Least
-	for _, move := range f.moves {
-		for room := range move.Layout().Layout.Ranges {
-			terms := t.Terms()
+	last, terms := f.moves[len(f.moves)-1], t.Terms()
+	w := walk{limit: t.Limit, rooms: make(map[allocator.Room]walker, len(marks))}
+	floor := last.Floor("", terms, marks).Least
+	for _, rooms := range f.rooms {
+		for _, room := range rooms {
 			least := max(marks[room].Next, terms.Start, terms.Skips[room])
 			w.rooms[room] = walker{least: least, step: min(max(steps[room], 1), t.LargestStep)}
 		}
 	}
-	forecast := TagForecast{Limit: t.Limit, Floor: floor, Before: make(map[allocator.Room]int64),
-		Rooms: make(map[allocator.Room]RoomForecast)}
-	for room, r := range f.now.Layout().Layout.Ranges {
-		next, _ := f.now.NextBase(t, room, marks, f.at)
+	ranges, now := f.now.Layout().Layout.Ranges, f.now.NextBases(t, marks, f.at)
+	forecast := TagForecast{Limit: t.Limit, Floor: floor, Before: make(map[allocator.Room]int64, len(ranges)),
+		Rooms: make(map[allocator.Room]RoomForecast, len(f.rooms[len(f.rooms)-1]))}
+	for room, r := range ranges {
+		next, _ := now(room)
 		forecast.Before[room] = f.now.Layout().Layout.CountIDs(r, next, t.Limit)
 	}
-	for _, move := range f.moves[:len(f.moves)-1] {
-		floor = w.through(move.Layout().Layout, floor)[""]
+	var found map[allocator.Room]int64
+	for k, move := range f.moves {
+		found = w.through(move.Layout().Layout, f.rooms[k], floor)
+		floor = found[""]
 	}
-	found := w.through(last.Layout().Layout, floor)
-	for room := range last.Layout().Layout.Ranges {
-		forecast.Rooms[room] = f.room(t, marks, room, max(w.rooms[room].least, found[room]))
+	then := last.NextBases(t, marks, f.at)
+	for room, r := range last.Layout().Layout.Ranges {
+		p := RoomForecast{}
+		p.Next, _ = now(room)
+		_, p.Refused = then(room)
+		if _, serves := ranges[room]; !serves {
+			p.Next = max(p.Next, f.now.Floor(room, terms, marks).Least)
+		}
+		end := t.Limit
+		// Its first ID under the last layout is the first from here on.
+		base := max(w.rooms[room].least, found[room])
+		if seg, err := last.Layout().Layout.Segment(room, base, 1, t.Limit); err == nil {
+			p.First, end = seg.First, seg.First
+			p.Left = last.Layout().Layout.CountIDs(r, seg.First, t.Limit)
+		}
+		p.Skipped = last.Layout().Layout.CountIDs(r, p.Next, end)
+		forecast.Rooms[room] = p
 	}
 	return forecast
-}
-
-// room returns the forecast of a room. Its first ID under the last layout is the first
-// from base on.
-func (f *Forecaster) room(t record.Tag, marks map[allocator.Room]record.Mark, room allocator.Room,
-	base int64) RoomForecast {
-	last := f.moves[len(f.moves)-1]
-	is, limit := last.Layout().Layout, t.Limit
-	var r RoomForecast
-	r.Next, _ = f.now.NextBase(t, room, marks, f.at)
-	_, r.Refused = last.NextBase(t, room, marks, f.at)
-	if _, serves := f.now.Layout().Layout.Ranges[room]; !serves {
-		r.Next = max(r.Next, f.now.Floor(room, t.Terms(), marks).Least)
-	}
-	end := limit
-	if seg, err := is.Segment(room, base, 1, limit); err == nil {
-		r.First, end = seg.First, seg.First
-		r.Left = is.CountIDs(is.Ranges[room], seg.First, limit)
-	}
-	r.Skipped = is.CountIDs(is.Ranges[room], r.Next, end)
-	return r
 }
 
 // exactRooms is the largest number of rooms for which every order is tried. With
@@ -140,14 +136,10 @@ func (w *walk) lease(l allocator.Layout, room allocator.Room, floor int64) int64
 
 // through returns the largest floor that each room of a layout may find after the
 // others leased once, and under "" the largest after all did.
-func (w *walk) through(l allocator.Layout, floor int64) map[allocator.Room]int64 {
-	rooms := l.Rooms()
+func (w *walk) through(l allocator.Layout, rooms []allocator.Room, floor int64) map[allocator.Room]int64 {
 	found := make(map[allocator.Room]int64, len(rooms)+1)
 	if len(rooms) > exactRooms {
-		found[""] = w.bound(l, rooms, "", floor)
-		for _, room := range rooms {
-			found[room] = w.bound(l, rooms, room, floor)
-		}
+		w.bound(l, rooms, floor, found)
 		return found
 	}
 	// most[set] is the largest floor after the leases of a set of rooms. The last of
@@ -169,19 +161,27 @@ func (w *walk) through(l allocator.Layout, floor int64) map[allocator.Room]int64
 	return found
 }
 
-// bound returns a floor that the leases of all rooms but one do not exceed. ceil(n/w)
-// blocks from anywhere contain n IDs of a range of width w, so no lease of n IDs ends
-// later.
-func (w *walk) bound(l allocator.Layout, rooms []allocator.Room, without allocator.Room, floor int64) int64 {
-	blocks := int64(0)
+// bound finds floors that the leases of all rooms but one do not exceed, and under "" those of all. ceil(n/w) blocks
+// from anywhere contain n IDs of a range of width w, so no lease of n IDs ends later.
+func (w *walk) bound(l allocator.Layout, rooms []allocator.Room, floor int64, found map[allocator.Room]int64) {
+	blocks := func(room allocator.Room) int64 { return (w.rooms[room].step-1)/l.Ranges[room].Width() + 1 }
+	first, second, all := floor, floor, int64(0) // the two largest that rooms begin at, and the blocks of all rooms
 	for _, room := range rooms {
-		if room != without {
-			floor = max(floor, w.rooms[room].least)
-			blocks += (w.rooms[room].step-1)/l.Ranges[room].Width() + 1
+		least := w.rooms[room].least
+		first, second, all = max(first, least), max(second, min(first, least)), all+blocks(room)
+	}
+	after := func(floor, blocks int64) int64 {
+		if blocks > (allocator.MaxID-floor)/l.Boundary {
+			return allocator.MaxID
 		}
+		return floor + blocks*l.Boundary
 	}
-	if blocks > (allocator.MaxID-floor)/l.Boundary {
-		return allocator.MaxID
+	found[""] = after(first, all)
+	for _, room := range rooms {
+		from := first
+		if w.rooms[room].least == first {
+			from = second
+		}
+		found[room] = after(from, all-blocks(room))
 	}
-	return floor + blocks*l.Boundary
 }

@@ -251,8 +251,14 @@ type Floor struct {
 // same for all rooms, nor the distance within one block, which depends only on the order of the
 // ranges.
 func (r *Layout) Floor(room allocator.Room, margins Margins, t Terms, marks map[allocator.Room]Mark) Floor {
-	var f Floor
-	own, first, second := int64(0), int64(0), max(t.present, t.Start, t.Skips[room]) // the operator wants it that far
+	return r.Floors(margins, t, marks)(room)
+}
+
+// Floors compares the marks of a tag once, and returns the floor of any room: Floor for many rooms.
+func (r *Layout) Floors(margins Margins, t Terms, marks map[allocator.Room]Mark) func(allocator.Room) Floor {
+	var all Floor
+	reaches := make(map[allocator.Room]int64, len(r.Ever))
+	first, second := int64(0), max(t.present, t.Start)
 	for _, other := range r.Ever {
 		m, there := marks[other]
 		absent := AbsentMark(t.Start, t.BaseTotal)
@@ -264,15 +270,17 @@ func (r *Layout) Floor(room allocator.Room, margins Margins, t Terms, marks map[
 			m = absent
 		}
 		reach := r.reachOf(other, m, margins, t)
-		f.Least = max(f.Least, reach)
-		f.Most = max(f.Most, m.Next)
+		reaches[other] = reach
+		all.Least = max(all.Least, reach)
+		all.Most = max(all.Most, m.Next)
 		at := r.ReachIn(leased, margins, t.Numbers)
-		if other == room {
-			own = reach
-		}
 		first, second = max(first, at), max(second, min(first, at))
 	}
-	f.Jump = max(max(first-second, 0)-r.LargestBoundary, 0)
-	f.Alone = own >= f.Least
-	return f
+	return func(room allocator.Room) Floor {
+		f := all
+		wanted := max(second, t.Skips[room]) // the operator wants it that far
+		f.Jump = max(max(first-wanted, 0)-r.LargestBoundary, 0)
+		f.Alone = reaches[room] >= f.Least
+		return f
+	}
 }
