@@ -3,10 +3,8 @@ package sim_test
 import (
 	"bytes"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -53,7 +51,7 @@ func (w *world) removePod(d dice) {
 // leaves notes that a transaction which was done says that its process left in good order.
 func (l *link) leaves(txn store.Txn) {
 	if !slices.ContainsFunc(txn.Then, func(op store.Op) bool {
-		if op.Put == nil || !strings.HasPrefix(op.Put.Key, keys.All(record.Registrations)) ||
+		if op.Put == nil || keys.KindOf(op.Put.Key) != "rooms" ||
 			!bytes.Contains(op.Put.Value, []byte(`"leaving":true`)) {
 			return false
 		}

@@ -17,9 +17,7 @@ import (
 	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
-const keys = record.Keys(prefix)
-
-var audits, refused = keys.All(record.Audits), keys.All(record.Refusals)
+const keys, audits, refused = record.Keys(prefix), prefix + "audit/", prefix + "refusals/"
 
 // audited is a cluster with a process whose entries of the audit are known outside etcd, too.
 type audited struct {

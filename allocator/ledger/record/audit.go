@@ -2,8 +2,6 @@ package record
 
 import (
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -49,12 +47,6 @@ type Oldest struct {
 	Removed string `json:"removed"` // the ID of the latest entry that was removed because the ring was full
 	ID      string `json:"id"`      // of the oldest one that was left,
 	Hash    string `json:"hash"`    // and its hash
-}
-
-// HashOf returns the hash of a stored value.
-func HashOf(value []byte) string {
-	sum := sha256.Sum256(value)
-	return hex.EncodeToString(sum[:])
 }
 
 // Audited returns the operation that records a change, to be part of the change's own

@@ -3,6 +3,8 @@ package record
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -104,6 +106,12 @@ func Decode(kv store.KV, v Value) error {
 		return &KeyError{Key: kv.Key, Err: err}
 	}
 	return nil
+}
+
+// HashOf returns the hash of a stored value.
+func HashOf(value []byte) string {
+	sum := sha256.Sum256(value)
+	return hex.EncodeToString(sum[:])
 }
 
 // decode is Decode for a value that does not depend on its key.

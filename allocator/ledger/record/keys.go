@@ -54,17 +54,6 @@ func (k Keys) Settings() string { return k.key(settings, KeyParts{}) }
 // ActiveMigration names the one migration that is under way.
 func (k Keys) ActiveMigration() string { return k.key(migration, KeyParts{}) }
 
-// All is the prefix of the keys of a kind.
-func (k Keys) All(of Kind) string { return string(k) + string(of) + "/" }
-
-// In is the prefix of a room's keys of a kind, or of all rooms' if room is empty.
-func (k Keys) In(room allocator.Room, of Kind) string {
-	if room == "" {
-		return k.All(of)
-	}
-	return k.All(of) + string(room) + "/"
-}
-
 // LayoutAt names the key of a layout of the history.
 func (k Keys) LayoutAt(version int64) string { return k.key(Layouts, KeyParts{version: version}) }
 
@@ -124,4 +113,18 @@ func (k Keys) Rings() []string { return []string{k.All(Audits), k.All(Refusals)}
 // Oldest names the key that says from where on the entries of a ring are kept.
 func (k Keys) Oldest(ring string) string {
 	return k.key(oldest, KeyParts{ring: strings.TrimSuffix(strings.TrimPrefix(ring, string(k)), "/")})
+}
+
+// Tag returns the tag of a key with settings or a mark, or "" for any other key.
+func (e *KeyError) Tag() allocator.Tag {
+	cluster, _, _ := strings.Cut(strings.TrimPrefix(e.Key, root), "/")
+	keys, err := NewKeys(cluster)
+	if err != nil {
+		return ""
+	}
+	p, err := keys.Parse(e.Key)
+	if err != nil {
+		return ""
+	}
+	return p.Tag
 }

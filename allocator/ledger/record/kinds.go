@@ -95,6 +95,25 @@ func (name Kind) row() kind {
 // OfWorkers reports whether the keys of a kind are windows of workers.
 func (name Kind) OfWorkers() bool { return name == Windows || name == Workers }
 
+// All is the prefix of the keys of a kind.
+func (k Keys) All(of Kind) string { return string(k) + string(of) + "/" }
+
+// In is the prefix of a room's keys of a kind, or of all rooms' if room is empty.
+func (k Keys) In(room allocator.Room, of Kind) string {
+	if room == "" {
+		return k.All(of)
+	}
+	return k.All(of) + string(room) + "/"
+}
+
+// keys is the interval of the keys of a kind.
+func (is kind) keys(k Keys) store.Interval {
+	if len(is.parts) == 0 {
+		return store.Interval{Key: string(k) + string(is.name)}
+	}
+	return store.Prefix(k.All(is.name))
+}
+
 // key makes the key of a kind with these parts.
 func (k Keys) key(of Kind, p KeyParts) string {
 	b := append([]byte(k), of...)
@@ -127,20 +146,6 @@ func (k Keys) Parse(key string) (KeyParts, error) {
 		return KeyParts{}, &KeyError{Key: key, Err: errors.New("not a key of this program")}
 	}
 	return p, nil
-}
-
-// Tag returns the tag of a key with settings or a mark, or "" for any other key.
-func (e *KeyError) Tag() allocator.Tag {
-	cluster, _, _ := strings.Cut(strings.TrimPrefix(e.Key, root), "/")
-	keys, err := NewKeys(cluster)
-	if err != nil {
-		return ""
-	}
-	p, err := keys.Parse(e.Key)
-	if err != nil {
-		return ""
-	}
-	return p.Tag
 }
 
 // Damage returns the parts of a key that cannot be read. Its kind has a slash and more where the key stops something

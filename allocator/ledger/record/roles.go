@@ -62,14 +62,6 @@ func (k Keys) role(name string, room allocator.Room, writes func(kind) bool) Rol
 	return r
 }
 
-// keys is the interval of the keys of a kind.
-func (is kind) keys(k Keys) store.Interval {
-	if len(is.parts) == 0 {
-		return store.Interval{Key: string(k) + string(is.name)}
-	}
-	return store.Prefix(k.All(is.name))
-}
-
 // perRoom reports whether the keys of a kind begin with a room.
 func (is kind) perRoom() bool {
 	return len(is.parts) > 0 && is.parts[0].text(KeyParts{Room: "a"}) == "a"
