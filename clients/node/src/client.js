@@ -215,7 +215,7 @@ export class Tag {
       if (this.#timed || this.held >= n) return take();
       const failed = at < this.#retryAt ? this.#failed : undefined;
       if (failed || at >= giveUp) {
-        throw failed ?? new MarchError("unavailable", `tag ${this.name}: no IDs within ${PATIENCE} ms`);
+        throw failed ?? new MarchError("unavailable", `tag ${this.name}: too few IDs are leased in time`);
       }
       if (at >= this.#retryAt) this.#lease(Math.max(n - this.held, this.#need()));
       await (this.#leasing ?? sleep(this.#retryAt - at));
@@ -282,7 +282,7 @@ export class Tag {
     const window = { nonce: randomUUID(), age: `${((now() - c.began) / 1000).toFixed(3)}s` };
     if (this.#window) window.held = { worker: String(this.#window.worker), nonce: this.#window.nonce };
     const { answer, url, sent } = await c.rooms.ask(`${this.#path}/lease`,
-      { body: { count: String(n), window }, patience: this.#failed ? 0 : PATIENCE });
+      { body: { count: String(n), window }, patience: this.#failed?.temporary ? 0 : PATIENCE });
     if (c.rooms.closed) return;
     const [at, serves] = [now(), new Part(answer.serves ?? undefined)];
     if (!c.rooms.fallback.includes(url)) {

@@ -14,7 +14,7 @@ import { errorOf } from "../src/rooms.js";
  * Of a time-ordered tag it issues up to most at once, if faults has no reason why not. */
 function withRoom(name, run) {
   test(name, async () => {
-    const room = { last: 0, changes: {}, most: 0, faults: [], asks: [], held: [] };
+    const room = { last: 0, changes: {}, most: 0, faults: [], asks: [], held: [], takes: 0 };
     const answer = (path, count, window) => {
       const part = { version: "1", boundary: "1", range: { lower: "0", upper: "1" } };
       const issues = path.endsWith("/next");
@@ -31,6 +31,7 @@ function withRoom(name, run) {
       let body = "";
       for await (const chunk of request) body += chunk;
       const said = answer(request.url, Number(JSON.parse(body || "{}").count), JSON.parse(body || "{}").window);
+      await sleep(room.takes);
       response.writeHead(said.reason ? 503 : 200).end(JSON.stringify(said));
     });
     await new Promise((listens) => server.listen(0, "127.0.0.1", listens));
@@ -115,6 +116,13 @@ withRoom("names that a room refuses are forgotten", async (ids, room) => {
     await fails("invalid", () => ids.next(name));
     assert.throws(() => ids.tag(name), { kind: "invalid" });
   }
+});
+
+withRoom("a call waits for an answer within the timeout", async (_, room, port) => {
+  room.takes = 3500; // longer than a client would try again
+  const ids = new Client({ addresses: [`http://127.0.0.1:${port}`], timeout: 60_000 });
+  assert.equal(await ids.next("order"), 1n);
+  ids.close();
 });
 
 test("an answer has a client wait for half a minute at most", () => {

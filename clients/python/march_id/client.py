@@ -193,7 +193,7 @@ class Tag:
 
     def _wait(self, n: int) -> None:
         """Returns when n IDs are held, or the tag is time-ordered: without a window a room issues."""
-        give_up = now() + PATIENCE
+        give_up = now() + (PATIENCE if self._failed else self._rooms.longest)
         while True:
             self._used = at = now()
             if self._rooms.closed:
@@ -202,11 +202,12 @@ class Tag:
             missing = n - self._count()
             if self._timed or missing <= 0:
                 return
-            failed = self._failed or MarchError(Kind.UNAVAILABLE, f"tag {self.name}: no IDs within {PATIENCE:g} s")
+            failed = self._failed or MarchError(Kind.UNAVAILABLE, f"tag {self.name}: too few IDs are leased in time")
             if self._failed and at < self._retry_at or at >= give_up:
                 raise replace(failed)
-            self._wanted = max(self._wanted, missing)
-            self._wake()
+            if missing > self._wanted:  # or else callers would wake each other
+                self._wanted = missing
+                self._wake()
             self._changed.wait(give_up - at)
 
     def _count(self) -> int:
@@ -247,19 +248,22 @@ class Tag:
     def _work(self) -> None:
         """Leases ahead, while the tag is in use. A tag without a handle is held by this alone."""
         with self._lock:
-            while not self._rooms.closed and (
-                    self._wanted or self._known and now() - self._used < (self._ttl or math.inf)):
-                at = now()
-                self._drop(lambda s: s.until <= at)
-                if self._need():
-                    self._lease(self._need())
-                else:
-                    self._changed.wait(min(self._retry_at - at, 1) if at < self._retry_at else 1)
-            self._working = False
+            try:
+                while not self._rooms.closed and (
+                        self._wanted or self._known and now() - self._used < (self._ttl or math.inf)):
+                    at = now()
+                    self._drop(lambda s: s.until <= at)
+                    if self._need():
+                        self._lease(self._need())
+                    else:
+                        self._changed.wait(min(self._retry_at - at, 1) if at < self._retry_at else 1)
+            finally:
+                self._working, self._wanted = False, 0
 
     def _lease(self, n: int) -> None:
         """Leases n IDs, or a window, or notes why not. While leases fail each is one try."""
-        nonce, patience = secrets.token_hex(16), 0 if self._failed else PATIENCE
+        nonce = secrets.token_hex(16)
+        patience = 0 if self._failed and self._failed.temporary else PATIENCE
         window: Dict[str, Any] = {"nonce": nonce, "age": f"{now() - self._client._began:.3f}s"}
         if self._window:
             window["held"] = {"worker": str(self._window.worker), "nonce": self._window.nonce}
@@ -276,11 +280,10 @@ class Tag:
             self._fail(error)
         except Exception as error:  # whatever it is, callers and the worker go on
             self._fail(MarchError(Kind.INTERNAL, f"tag {self.name}: an answer makes no sense: {error!r}"))
-        self._wanted = 0
         self._changed.notify_all()
 
     def _fail(self, error: MarchError) -> None:
-        self._failed = error.with_traceback(None)
+        self._failed, self._wanted = error.with_traceback(None), 0
         wait = 0.5 if error.kind is Kind.UNAVAILABLE else error.retry_after
         self._retry_at = now() + (SEEK if error.no_window else wait)
         self._timed, self._known = self._timed or error.no_window, self._known or error.no_window
@@ -313,7 +316,7 @@ class Tag:
             self._pace(at)
             self._segments.append(s)
             self._leased += s.end - s.at
-        self._failed, self._retry_at = None, at + 1 if old else 0.0
+        self._failed, self._wanted, self._retry_at = None, 0, at + 1 if old else 0.0
 
     def _pace(self, at: float) -> None:
         """Sets the target by the rate since it was last set."""

@@ -100,7 +100,7 @@ class Rooms:
         if not own or not all(re.fullmatch(r"https?://([^][/:@]+|\[[^]/]+\])(:\d+)?/?", a) for a in self.failed):
             raise MarchError(Kind.INVALID, f"addresses: {list(self.failed)}; allowed: 1 or more http[s]://HOST:PORT")
         self._timeout, self._token_file, self._tls, self.fallback = timeout, token_file, tls, fallback
-        self.closed = False
+        self.closed, self.longest = False, PATIENCE + (TRIES + 1) * timeout  # seconds that a call takes at most
         self._context()  # so that a file that cannot be used is an error at once
 
     def ask(self, path: str, body: Optional[Mapping[str, Any]] = None,

@@ -51,12 +51,14 @@ class Room(BaseHTTPRequestHandler):
     faults: List[str] = []
     asks: List[int] = []
     drips = b""
+    takes = 0.0
     held: List[Any] = []
 
     def do_POST(self) -> None:
         if self.path.endswith("/next"):
             return self.next()
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        time.sleep(Room.takes)
         asked = int(body["count"])
         Room.held.append(body["window"].get("held"))
         part: Dict[str, Any] = {"version": "1", "boundary": "1", "range": {"lower": "0", "upper": "1"}}
@@ -153,6 +155,13 @@ class Clients(unittest.TestCase):
                 began = time.monotonic()
                 self.assertIn("timed out", str(self.fails(Kind.UNAVAILABLE, lambda: ids.tag("order").next_text())))
                 self.assertLess(time.monotonic() - began, 20)  # the drip has no end
+
+    def test_slow(self) -> None:
+        """A call waits for an answer within the timeout, though that is longer than it would try again."""
+        self.addCleanup(setattr, Room, "takes", 0.0)
+        Room.takes = 3.5
+        with Client([self.url], timeout=60) as ids:
+            self.assertGreater(ids.next("order"), 0)
 
     def of_child(self, take: Callable[[], List[Any]]) -> Set[Any]:
         read, write = os.pipe()
