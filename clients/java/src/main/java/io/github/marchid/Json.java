@@ -1,112 +1,96 @@
 package io.github.marchid;
 
-import java.util.ArrayList;
-import java.util.LinkedHashMap;
-import java.util.List;
+import java.util.HashMap;
 import java.util.Map;
+import java.util.regex.MatchResult;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
-/** Reads JSON: an object as a Map, an array as a List, null as null, and all else as a String. */
+/** Reads JSON as its values by paths: of {"a":[{"b":"c"}]} a.0.b is c. What is empty is "", and null is none. */
 final class Json {
+    private static final Pattern TOKEN =
+        Pattern.compile("\\s*+(\"(?:[^\"\\\\]++|\\\\.)*+\"|[{}\\[\\],:]|[^\\s{}\\[\\],:\"]++)\\s*+");
+    private static final Pattern ESCAPE = Pattern.compile("\\\\(?:u([0-9a-fA-F]{4})|(.))");
+
+    private final Map<String, String> values = new HashMap<>();
+    private final Matcher tokens;
     private final String text;
     private int at;
 
     private Json(String text) {
         this.text = text;
+        tokens = TOKEN.matcher(text);
     }
 
-    /** Returns a text's value. An IllegalArgumentException says that it is none. */
-    static Object parse(String text) {
+    /** Returns the values of a text. An IllegalArgumentException says that it is no JSON. */
+    static Map<String, String> parse(String text) {
         Json json = new Json(text);
         try {
-            Object value = json.value();
-            if (json.peek() == 0) {
-                return value;
+            json.value("", json.next());
+        } catch (StackOverflowError e) { // it has too many levels
+            json.at = -1;
+        }
+        json.need(json.at == text.length());
+        return json.values;
+    }
+
+    /** Returns a value as a number; 0 if there is none. */
+    static long number(Map<String, String> in, String path) {
+        String digits = in.getOrDefault(path, "");
+        return digits.isEmpty() ? 0 : Long.parseLong(digits);
+    }
+
+    private void need(boolean is) {
+        if (!is) {
+            throw new IllegalArgumentException("no JSON at " + at);
+        }
+    }
+
+    private String next() {
+        need(tokens.region(at, text.length()).lookingAt());
+        at = tokens.end();
+        return tokens.group(1);
+    }
+
+    private void value(String path, String first) {
+        boolean object = first.equals("{");
+        if (!object && !first.equals("[")) {
+            need(!"}],:".contains(first));
+            if (!first.equals("null")) {
+                values.put(path, string(first));
             }
-        } catch (IndexOutOfBoundsException | StackOverflowError e) {
-            // it ends early, or has too many levels
+            return;
         }
-        throw new IllegalArgumentException("no JSON at " + json.at);
-    }
-
-    /** Returns a field of an object as an object; an empty one if there is none. */
-    @SuppressWarnings("unchecked")
-    static Map<String, Object> object(Object in, String field) {
-        Object value = in instanceof Map<?, ?> map ? map.get(field) : null;
-        return value instanceof Map<?, ?> found ? (Map<String, Object>) found : Map.of();
-    }
-
-    /** Returns a field of an object as a number; 0 if there is none. */
-    static long number(Map<String, Object> in, String field) {
-        return in.get(field) instanceof String digits && !digits.isEmpty() ? Long.parseLong(digits) : 0;
-    }
-
-    private char peek() { // the next character that is no space; 0 at the end
-        while (at < text.length() && text.charAt(at) <= ' ') {
-            at++;
+        String end = object ? "}" : "]";
+        String token = next();
+        if (token.equals(end)) {
+            values.put(path, "");
+            return;
         }
-        return at < text.length() ? text.charAt(at) : 0;
-    }
-
-    private boolean skip(char c) {
-        boolean is = peek() == c;
-        at += is ? 1 : 0;
-        return is;
-    }
-
-    private void need(char c) {
-        if (!skip(c)) {
-            throw new IndexOutOfBoundsException();
-        }
-    }
-
-    private Object value() {
-        if (peek() == '"') {
-            return string();
-        } else if (skip('{')) {
-            Map<String, Object> object = new LinkedHashMap<>();
-            for (; !skip('}'); skip(',')) {
-                String name = string();
-                need(':');
-                object.put(name, value());
+        for (int n = 0;; n++, token = next()) {
+            String name = object ? string(token) : String.valueOf(n);
+            if (object) {
+                need(next().equals(":"));
+                token = next();
             }
-            return object;
-        } else if (skip('[')) {
-            List<Object> array = new ArrayList<>();
-            for (; !skip(']'); skip(',')) {
-                array.add(value());
+            value(path.isEmpty() ? name : path + "." + name, token);
+            token = next();
+            if (token.equals(end)) {
+                return;
             }
-            return array;
+            need(token.equals(","));
         }
-        int from = at;
-        while (at < text.length() && ",]} \t\r\n".indexOf(text.charAt(at)) < 0) {
-            at++;
-        }
-        String word = text.substring(from, at);
-        if (word.isEmpty()) {
-            throw new IndexOutOfBoundsException();
-        }
-        return word.equals("null") ? null : word;
     }
 
-    private String string() {
-        need('"');
-        StringBuilder b = new StringBuilder();
-        for (;;) {
-            char c = text.charAt(at++);
-            if (c == '"') {
-                return b.toString();
-            } else if (c != '\\') {
-                b.append(c);
-                continue;
-            }
-            c = text.charAt(at++);
-            if (c == 'u') {
-                b.append((char) Integer.parseInt(text.substring(at, at + 4), 16));
-                at += 4;
-            } else {
-                int escape = "bfnrt".indexOf(c);
-                b.append(escape < 0 ? c : "\b\f\n\r\t".charAt(escape));
-            }
-        }
+    private static String string(String token) {
+        return token.startsWith("\"") ? ESCAPE.matcher(token.substring(1, token.length() - 1)).replaceAll(Json::escaped)
+            : token;
+    }
+
+    private static String escaped(MatchResult r) {
+        int escape = r.group(1) == null ? "bfnrt".indexOf(r.group(2)) : -1;
+        char c = r.group(1) != null ? (char) Integer.parseInt(r.group(1), 16)
+            : escape < 0 ? r.group(2).charAt(0) : "\b\f\n\r\t".charAt(escape);
+        return Matcher.quoteReplacement(String.valueOf(c));
     }
 }

@@ -35,13 +35,13 @@ public final class MarchException extends RuntimeException {
         /** The room has no range: try again. */
         NO_RANGE;
 
-        static Kind of(Object reason, int status) {
+        static Kind of(String reason, int status) {
             for (Kind kind : values()) {
                 if (kind != CLOSED && kind.name().toLowerCase(Locale.ROOT).equals(reason)) {
                     return kind;
                 }
             }
-            boolean none = reason == null || reason.equals(""); // a proxy's error, or HTTP's own
+            boolean none = reason == null || reason.isEmpty(); // a proxy's error, or HTTP's own
             return switch (status) {
                 case 400 -> none ? INVALID : INTERNAL;
                 case 401 -> none ? UNAUTHENTICATED : INTERNAL;

@@ -41,10 +41,11 @@ final class Rooms {
     private static final Pattern SAFE = Pattern.compile("https:.*|http://(localhost|\\[::1]|127\\.[^:/]*)([:/].*)?");
 
     /** An answer, the address that gave it, and when the request was sent. */
-    record Answer(Map<String, Object> body, String url, long sent) {}
+    record Answer(Map<String, String> body, String url, long sent) {}
 
     final Map<String, Long> failed = Collections.synchronizedMap(new LinkedHashMap<>()); // when each address did last
     final List<String> fallback;
+    final long longest; // that a call takes at most
     volatile boolean closed;
     private final HttpClient http;
     private final Duration timeout;
@@ -62,6 +63,7 @@ final class Rooms {
             .connectTimeout(timeout).proxy(HttpClient.Builder.NO_PROXY);
         http = (tls == null ? builder : builder.sslContext(tls)).build();
         this.fallback = fallback;
+        longest = PATIENCE + (TRIES + 1) * timeout.toNanos();
         this.timeout = timeout;
         this.tokenFile = tokenFile;
     }
@@ -115,7 +117,7 @@ final class Rooms {
             first.retryAfter().toNanos(), 0, first.noWindow(), first);
     }
 
-    private Map<String, Object> call(String url, String path, String body) {
+    private Map<String, String> call(String url, String path, String body) {
         String name = "room at " + url;
         try {
             HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url.replaceAll("/$", "") + path))
@@ -133,7 +135,7 @@ final class Rooms {
                 String after = answer.headers().firstValue("Retry-After").orElse("");
                 throw error(answer.statusCode(), answer.body(), after, name);
             }
-            return Json.object(Map.of("answer", Json.parse(answer.body())), "answer");
+            return Json.parse(answer.body());
         } catch (ExecutionException | TimeoutException e) {
             throw new MarchException(Kind.UNAVAILABLE, name + ": " + e, SECOND, 0, false, e);
         } catch (InterruptedException e) {
@@ -167,24 +169,19 @@ final class Rooms {
 
     /** The error of an answer that is no success. */
     static MarchException error(int status, String body, String retryAfter, String name) {
-        Map<String, Object> answer = Map.of();
+        Map<String, String> answer = Map.of();
+        long limit = 0;
         try {
-            answer = Json.object(Collections.singletonMap("answer", Json.parse(body)), "answer");
+            answer = Json.parse(body);
+            limit = Json.number(answer, "metadata.limit");
         } catch (IllegalArgumentException e) {
             // it is not March's
         }
-        Map<String, Object> metadata = Json.object(answer, "metadata");
-        long limit = 0;
-        try {
-            limit = Json.number(metadata, "limit");
-        } catch (NumberFormatException e) {
-            // it is not March's
-        }
         long after = retryAfter.matches("\\d{1,9}") ? Math.max(1, Long.parseLong(retryAfter)) : 1;
-        Object message = answer.get("message");
+        String message = answer.getOrDefault("message", "");
         return new MarchException(Kind.of(answer.get("reason"), status),
-            name + ": " + (message == null ? "HTTP status " + status : message), Math.min(after, MOST_WAIT) * SECOND,
-            limit, "none".equals(metadata.get("window")), null);
+            name + ": " + (message.isEmpty() ? "HTTP status " + status : message), Math.min(after, MOST_WAIT) * SECOND,
+            limit, "none".equals(answer.get("metadata.window")), null);
     }
 
     private static final long ORIGIN = System.nanoTime();

@@ -1,11 +1,11 @@
 package io.github.marchid;
 
 import static io.github.marchid.Json.number;
-import static io.github.marchid.Json.object;
 
 import java.util.List;
 import java.util.Map;
 import java.util.stream.LongStream;
+import java.util.stream.Stream;
 
 /**
  * {@code count} IDs: first, first + step, and so on. The step is 1, but of a time-ordered tag whose worker is last.
@@ -17,9 +17,9 @@ public record Run(long first, long count, long step) {
     }
 
     /** The runs of an answer. */
-    static List<Run> of(Map<String, Object> answer) {
-        List<?> runs = answer.get("runs") instanceof List<?> list ? list : List.of();
-        return runs.stream().map(run -> object(Map.of("run", run), "run"))
-            .map(run -> new Run(number(run, "first"), number(run, "count"), Math.max(number(run, "stride"), 1))).toList();
+    static List<Run> of(Map<String, String> answer) {
+        return Stream.iterate(0, k -> k + 1).map(k -> "runs." + k).takeWhile(run -> answer.containsKey(run + ".first"))
+            .map(run -> new Run(number(answer, run + ".first"), number(answer, run + ".count"),
+                Math.max(number(answer, run + ".stride"), 1))).toList();
     }
 }

@@ -1,7 +1,6 @@
 package io.github.marchid;
 
 import static io.github.marchid.Json.number;
-import static io.github.marchid.Json.object;
 
 import java.util.List;
 import java.util.Map;
@@ -22,10 +21,10 @@ class Counter extends AtomicLong {
 final class Segment extends Counter {
     /** A room's part of a layout: the IDs with lower <= id mod boundary < upper. */
     record Part(long version, long boundary, long lower, long upper) {
-        static Part of(Map<String, Object> message) {
-            Map<String, Object> range = object(message, "range");
-            return new Part(number(message, "version"), number(message, "boundary"), number(range, "lower"),
-                number(range, "upper"));
+        /** The part of an answer that begins with a path. */
+        static Part of(Map<String, String> in, String path) {
+            return new Part(number(in, path + ".version"), number(in, path + ".boundary"),
+                number(in, path + ".range.lower"), number(in, path + ".range.upper"));
         }
 
         /** Whether a room with this part must replace what it leased of an older one. */
@@ -36,8 +35,8 @@ final class Segment extends Counter {
     }
 
     /** A segment without IDs. */
-    static final Segment NONE = new Segment(Map.of("version", "1", "boundary", "1", "range", Map.of("upper", "1"),
-        "count", "1"), 1, 0, 0);
+    static final Segment NONE = new Segment(Map.of("segment.version", "1", "segment.boundary", "1",
+        "segment.range.upper", "1", "segment.count", "1"), 1, 0, 0);
     private static final long WIDE = 1L << 31; // more than a segment has
 
     static {
@@ -55,13 +54,13 @@ final class Segment extends Counter {
     private volatile long end;
 
     /** The segment of an answer to a request for so many IDs. An ArithmeticException says that it makes no sense. */
-    Segment(Map<String, Object> message, long asked, long sent, long ttl) {
-        part = Part.of(message);
+    Segment(Map<String, String> answer, long asked, long sent, long ttl) {
+        part = Part.of(answer, "segment");
         this.ttl = ttl;
         until = ttl > 0 ? sent + ttl : Long.MAX_VALUE;
         due = until - ttl / 3;
-        long first = number(message, "first");
-        long count = number(message, "count");
+        long first = number(answer, "segment.first");
+        long count = number(answer, "segment.count");
         long residue = first % part.boundary;
         width = part.upper - part.lower;
         gap = part.boundary - width;

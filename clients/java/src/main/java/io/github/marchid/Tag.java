@@ -1,7 +1,6 @@
 package io.github.marchid;
 
 import static io.github.marchid.Json.number;
-import static io.github.marchid.Json.object;
 import static io.github.marchid.MarchClient.MOST;
 import static io.github.marchid.Rooms.PATIENCE;
 import static io.github.marchid.Rooms.SECOND;
@@ -15,7 +14,6 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.EnumSet;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
@@ -146,12 +144,11 @@ public final class Tag {
 
     /** Returns an ID as a text, by the tag's format, of a room. */
     public Text nextText() {
-        Map<String, Object> answer = rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", PATIENCE).body();
-        if (!(answer.get("texts") instanceof List<?> texts) || texts.isEmpty()) {
+        Map<String, String> answer = rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", PATIENCE).body();
+        if (!answer.containsKey("texts.0")) {
             throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts");
         }
-        List<Run> runs = Run.of(answer);
-        return new Text((String) texts.get(0), runs.isEmpty() ? 0 : runs.get(0).first());
+        return new Text(answer.get("texts.0"), number(answer, "runs.0.first"));
     }
 
     /** Returns the ID of a text, of a room. */
@@ -173,7 +170,7 @@ public final class Tag {
 
     /** Waits until n IDs are held, or the tag is time-ordered: without a window a room issues. */
     private synchronized void await(long n) {
-        for (long giveUp = now() + PATIENCE;;) {
+        for (long giveUp = now() + (failed == null ? rooms.longest : PATIENCE);;) {
             long at = now();
             used = at;
             long missing = n - held();
@@ -184,10 +181,12 @@ public final class Tag {
             } else if (failed != null && at < retryAt) {
                 throw failed.again();
             } else if (at >= giveUp) {
-                throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": no IDs within 3 s");
+                throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": too few IDs are leased in time");
             }
-            wanted = Math.max(wanted, missing);
-            wake();
+            if (missing > wanted) { // or else callers would wake each other
+                wanted = missing;
+                wake();
+            }
             pause(giveUp - at);
         }
     }
@@ -264,9 +263,11 @@ public final class Tag {
             for (long n = look(); n > 0; n = look()) {
                 lease(n);
             }
-        } finally {
+        } catch (RuntimeException | Error e) { // no memory, say: the next call starts another one
             synchronized (this) {
+                fail(new MarchException(Kind.INTERNAL, "tag " + name + ": " + e));
                 working = false;
+                notifyAll();
             }
         }
     }
@@ -281,9 +282,9 @@ public final class Tag {
             unchecked = issued - looked > (at - lookedAt) / FAST && !ending ? 63 : 0;
             looked = issued;
             lookedAt = at;
-            boolean idle = !known || ttl > 0 && at - used >= ttl;
-            long n = rooms.closed || idle && wanted == 0 ? 0 : need(at);
-            if (n > 0 || rooms.closed || idle && wanted == 0) {
+            working = !rooms.closed && (wanted > 0 || known && (ttl == 0 || at - used < ttl));
+            long n = working ? need(at) : 0;
+            if (n > 0 || !working) {
                 return n;
             }
             pause(at - used < SECOND ? LOOK : SECOND);
@@ -293,26 +294,26 @@ public final class Tag {
     /** Leases n IDs, or a window, or notes why not. While leases fail each is one try. */
     private void lease(long n) {
         String nonce = UUID.randomUUID().toString();
-        String held = window == null ? "" : String.format(Locale.ROOT,
-            ",\"held\":{\"worker\":\"%d\",\"nonce\":\"%s\"}", window.worker, window.nonce);
-        String body = String.format(Locale.ROOT,
-            "{\"count\":\"%d\",\"window\":{\"nonce\":\"%s\",\"age\":\"%ds\"%s}}", n, nonce,
-            (now() - client.began) / SECOND, held);
+        String held = window == null ? ""
+            : ",\"held\":{\"worker\":\"" + window.worker + "\",\"nonce\":\"" + window.nonce + "\"}";
+        String body = "{\"count\":\"" + n + "\",\"window\":{\"nonce\":\"" + nonce + "\",\"age\":\""
+            + (now() - client.began) / SECOND + "s\"" + held + "}}";
+        long patience = failed != null && failed.temporary() ? 0 : PATIENCE;
         try {
-            accept(rooms.ask(path + "/lease", body, failed == null ? PATIENCE : 0), n, nonce);
+            accept(rooms.ask(path + "/lease", body, patience), n, nonce);
         } catch (MarchException e) {
             fail(e);
         } catch (RuntimeException | Error e) { // whatever it is, callers and the worker go on
             fail(new MarchException(Kind.INTERNAL, "tag " + name + ": an answer makes no sense", SECOND, 0, false, e));
         }
         synchronized (this) {
-            wanted = 0;
             notifyAll();
         }
     }
 
     private synchronized void fail(MarchException e) {
         failed = e;
+        wanted = 0;
         retryAt = now() + (e.noWindow() ? SEEK : e.kind() == Kind.UNAVAILABLE ? SECOND / 2 : e.retryAfter().toNanos());
         timed |= e.noWindow();
         known |= e.noWindow();
@@ -326,26 +327,25 @@ public final class Tag {
 
     /** Adds what an answer leases. Its error says why it cannot. */
     private synchronized void accept(Answer answer, long asked, String nonce) {
-        Map<String, Object> body = answer.body();
+        Map<String, String> body = answer.body();
         long at = now();
         if (rooms.closed) {
             return;
-        } else if (!rooms.fallback.contains(answer.url()) && !client.heard(Part.of(object(body, "serves")))) {
+        } else if (!rooms.fallback.contains(answer.url()) && !client.heard(Part.of(body, "serves"))) {
             rooms.failed.put(answer.url(), at); // it lags behind, but what it leases is valid
         }
         known = true;
-        Map<String, Object> time = object(body, "time");
-        timed = !time.isEmpty();
+        timed = body.containsKey("time.window.worker");
         boolean again = false;
         if (timed) {
             Part newest = new Part(client.newest.version(), 0, 0, 0);
-            window = new Window(time, answer.sent(), nonce, newest, window);
+            window = new Window(body, answer.sent(), nonce, newest, window);
             ttl = window.ttl;
             if (System.currentTimeMillis() - (at - answer.sent()) / 1_000_000 - window.there > AHEAD) {
                 window.until = 0; // rooms issue each ID
             }
         } else {
-            Segment s = new Segment(object(body, "segment"), asked, answer.sent(), Window.nanos(body.get("ttl")));
+            Segment s = new Segment(body, asked, answer.sent(), Window.nanos(body.get("ttl")));
             long limit = number(body, "limit") > 0 ? number(body, "limit") : Long.MAX_VALUE;
             segments.forEach(each -> each.cut(limit));
             s.cut(limit);
@@ -365,6 +365,7 @@ public final class Tag {
             segments.add(s);
         }
         failed = null;
+        wanted = 0;
         retryAt = again ? at + SECOND : 0;
     }
 

@@ -1,7 +1,6 @@
 package io.github.marchid;
 
 import static io.github.marchid.Json.number;
-import static io.github.marchid.Json.object;
 
 import io.github.marchid.Segment.Part;
 import java.math.BigDecimal;
@@ -25,33 +24,31 @@ final class Window {
     private final long unit; // ms
     private final long epoch;
     private final boolean workerLast;
-    private final Object policy;
+    private final String policy;
     private final long carryTo;
     private final long randomBelow;
     private long tick = -1; // of the last ID,
     private long last; // and its sequence
 
-    Window(Map<String, Object> answer, long sent, String nonce, Part part, Window before) {
-        Map<String, Object> tag = object(answer, "tag");
-        Map<String, Object> lent = object(answer, "window");
-        worker = number(lent, "worker");
-        from = number(lent, "fromMs");
-        to = number(lent, "untilMs");
-        there = number(lent, "nowMs");
+    Window(Map<String, String> answer, long sent, String nonce, Part part, Window before) {
+        worker = number(answer, "time.window.worker");
+        from = number(answer, "time.window.fromMs");
+        to = number(answer, "time.window.untilMs");
+        there = number(answer, "time.window.nowMs");
         this.nonce = nonce;
         this.part = part;
         ttl = (to - Math.max(there, from)) * 1_000_000;
         until = sent + (to - there) * 1_000_000;
         due = until - ttl / 2;
-        time = (int) number(tag, "timeBits");
-        workerBits = (int) number(tag, "workerBits");
-        sequence = (int) number(tag, "sequenceBits");
-        unit = nanos(tag.get("unit")) / 1_000_000;
-        epoch = number(tag, "epochMs");
-        workerLast = "WORKER_ORDER_LAST".equals(tag.get("order"));
-        policy = tag.get("sequence");
-        long carry = number(tag, "carryTo");
-        long below = number(tag, "randomBelow");
+        time = (int) number(answer, "time.tag.timeBits");
+        workerBits = (int) number(answer, "time.tag.workerBits");
+        sequence = (int) number(answer, "time.tag.sequenceBits");
+        unit = nanos(answer.get("time.tag.unit")) / 1_000_000;
+        epoch = number(answer, "time.tag.epochMs");
+        workerLast = "WORKER_ORDER_LAST".equals(answer.get("time.tag.order"));
+        policy = answer.get("time.tag.sequence");
+        long carry = number(answer, "time.tag.carryTo");
+        long below = number(answer, "time.tag.randomBelow");
         carryTo = carry > 0 ? carry : Math.max((1L << sequence) / 2 - 1, 1);
         randomBelow = Math.min(below > 0 ? below : 100, 1L << sequence);
         if (before != null) {
@@ -61,9 +58,9 @@ final class Window {
     }
 
     /** A duration of an answer, such as "600s", in ns; 0 for none. */
-    static long nanos(Object duration) {
-        return duration instanceof String text
-            ? new BigDecimal(text.substring(0, text.length() - 1)).movePointRight(9).longValue() : 0;
+    static long nanos(String duration) {
+        return duration == null ? 0
+            : new BigDecimal(duration.substring(0, duration.length() - 1)).movePointRight(9).longValue();
     }
 
     /**

@@ -9,26 +9,28 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
+import java.util.Objects;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 
 /** Takes IDs until its input ends, and writes each run of them; see clients/conformance. */
 public final class Driver {
     private static volatile boolean stopped;
 
     public static void main(String[] args) throws IOException, InterruptedException {
-        Map<String, Object> options = Json.object(Map.of("options", Json.parse(args[0])), "options");
-        List<String> tags = strings(options.get("tags"));
+        Map<String, String> options = Json.parse(args[0]);
+        List<String> tags = strings(options, "tags");
         long step = Json.number(options, "minStep");
         long pause = Json.number(options, "pause");
-        MarchClient ids = MarchClient.builder(strings(options.get("addresses")).toArray(String[]::new))
-            .fallback(strings(options.get("fallback")).toArray(String[]::new))
-            .tokenFile(Path.of((String) options.get("tokenFile"))).ca(Path.of((String) options.get("ca")))
+        MarchClient ids = MarchClient.builder(strings(options, "addresses").toArray(String[]::new))
+            .fallback(strings(options, "fallback").toArray(String[]::new))
+            .tokenFile(Path.of(options.get("tokenFile"))).ca(Path.of(options.get("ca")))
             .steps(step, step).build();
         Text text = null;
         while (text == null) { // a busy machine may take longer than the limit of a call to start all
             try {
                 tags.forEach(name -> ids.tag(name).warm());
-                text = ids.tag((String) options.get("text")).nextText();
+                text = ids.tag(options.get("text")).nextText();
             } catch (MarchException e) {
                 if (!kind(e).equals("unavailable")) {
                     throw e;
@@ -36,7 +38,7 @@ public final class Driver {
                 Thread.sleep(100);
             }
         }
-        long parsed = ids.tag((String) options.get("text")).parseText(text.text());
+        long parsed = ids.tag(options.get("text")).parseText(text.text());
         say("text " + text.text() + " " + text.id() + " " + parsed);
         try {
             ids.next("no-such-tag");
@@ -99,7 +101,7 @@ public final class Driver {
         System.out.println(line);
     }
 
-    private static List<String> strings(Object list) {
-        return ((List<?>) list).stream().map(String.class::cast).toList();
+    private static List<String> strings(Map<String, String> options, String name) {
+        return Stream.iterate(0, k -> k + 1).map(k -> options.get(name + "." + k)).takeWhile(Objects::nonNull).toList();
     }
 }

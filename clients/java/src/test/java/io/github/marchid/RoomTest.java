@@ -107,8 +107,11 @@ public final class RoomTest {
         run(only, "endAtTake", RoomTest::endAtTake);
         run(only, "windowEnds", RoomTest::windowEnds);
         run(only, "hangs", RoomTest::hangs);
-        run(only, "keeper", RoomTest::keeper);
+        run(only, "slow", RoomTest::slow);
+        run(only, "worker", RoomTest::worker);
+        run(only, "idle", RoomTest::idle);
         run(only, "nextN", RoomTest::nextN);
+        run(only, "threads", RoomTest::threads);
         run(only, "locale", RoomTest::locale);
         run(only, "ahead", RoomTest::ahead);
         run(only, "texts", RoomTest::texts);
@@ -189,10 +192,10 @@ public final class RoomTest {
         }
     }
 
-    /** An ID is checked as it is taken, with no keeper: each, or one of 64 of a fast tag. */
+    /** An ID is checked as it is taken, and not at a look alone: each, or one of 64 of a fast tag. */
     private static void endAtTake(Room room) throws InterruptedException {
-        Map<String, Object> part = Map.of("version", "1", "boundary", "1", "range", Map.of("upper", "1"), "first", "1",
-            "count", "1000");
+        Map<String, String> part = Map.of("segment.version", "1", "segment.boundary", "1", "segment.range.upper", "1",
+            "segment.first", "1", "segment.count", "1000");
         Segment slow = new Segment(part, 1000, Rooms.now(), 500_000_000);
         Segment fast = new Segment(part, 1000, Rooms.now(), 500_000_000);
         is(1L, slow.take(0));
@@ -244,8 +247,19 @@ public final class RoomTest {
         }
     }
 
-    /** The keeper leases again after an answer on which the stack overflows. */
-    private static void keeper(Room room) throws Exception {
+    /** A call waits for an answer within the timeout, though that is longer than it would try again. */
+    private static void slow(Room room) {
+        room.answers = (x, body) -> {
+            Thread.sleep(3500);
+            room.lease(x, body);
+        };
+        try (MarchClient ids = room.client()) {
+            is(0L, ids.next("order"));
+        }
+    }
+
+    /** The worker leases again after an answer on which the stack overflows. */
+    private static void worker(Room room) throws Exception {
         try (MarchClient ids = room.client()) {
             Tag tag = ids.tag("order");
             tag.warm();
@@ -258,6 +272,14 @@ public final class RoomTest {
             room.answers = room::lease;
             await("the reserve after an Error", () -> tag.held() >= 1000);
         }
+    }
+
+    /** A tag's thread keeps no process, and ends with what the tag holds: a client that is not closed has none then. */
+    private static void idle(Room room) throws Exception {
+        room.ttl = "1s";
+        room.client().next("idle");
+        await("the end of the thread", () -> Thread.getAllStackTraces().keySet().stream()
+            .filter(t -> t.getName().equals("march-idle")).peek(t -> is(true, t.isDaemon())).count() == 0);
     }
 
     /** Calls of nextN and next at once have all that they ask for. */
@@ -280,6 +302,29 @@ public final class RoomTest {
             tag.next();
             taken.countDown();
             is(held + 500, many.get(30, TimeUnit.SECONDS));
+        }
+    }
+
+    /** No ID comes twice, whoever takes it how. */
+    private static void threads(Room room) throws Exception {
+        try (MarchClient ids = room.client()) {
+            List<FutureTask<List<Long>>> all = new ArrayList<>();
+            for (int t = 0; t < 4; t++) {
+                all.add(new FutureTask<>(() -> {
+                    List<Long> mine = new ArrayList<>();
+                    for (int k = 0; k < 20_000; k++) {
+                        mine.add(ids.next("order"));
+                        ids.tag("order").nextN(1 + k % 7).forEach(run -> run.ids().forEach(mine::add));
+                    }
+                    return mine;
+                }));
+                start(all.get(t));
+            }
+            Set<Long> taken = new HashSet<>();
+            for (FutureTask<List<Long>> one : all) {
+                one.get(60, TimeUnit.SECONDS).forEach(id -> is(true, taken.add(id)));
+            }
+            is(4 * 20_000 + 4 * 79_997, taken.size());
         }
     }
 

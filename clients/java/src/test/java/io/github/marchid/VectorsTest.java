@@ -1,7 +1,6 @@
 package io.github.marchid;
 
 import static io.github.marchid.Json.number;
-import static io.github.marchid.Json.object;
 import static io.github.marchid.MarchClient.MOST;
 
 import io.github.marchid.Segment.Part;
@@ -9,10 +8,12 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Objects;
+import java.util.stream.Stream;
 
 /** The vectors of testdata/clients, which the Go code computes for all clients. Its argument is that folder. */
 public final class VectorsTest {
@@ -22,61 +23,61 @@ public final class VectorsTest {
     /** Runs all, and fails at the first that differs. */
     public static void main(String[] args) throws Exception {
         folder = Path.of(args[0]);
-        for (Map<String, Object> v : vectors("segments")) {
+        for (Map<String, String> v : vectors("segments")) {
             segment(v);
         }
-        for (Map<String, Object> v : vectors("layouts")) {
-            Part old = Part.of(object(v, "segment"));
-            same(v, v.get("outdated"), String.valueOf(Part.of(object(v, "serves")).outdates(old)));
+        for (Map<String, String> v : vectors("layouts")) {
+            Part old = Part.of(v, "segment");
+            same(v, v.get("outdated"), String.valueOf(Part.of(v, "serves").outdates(old)));
         }
-        for (Map<String, Object> v : vectors("windows")) {
+        for (Map<String, String> v : vectors("windows")) {
             window(v);
         }
-        for (Map<String, Object> v : vectors("runs")) {
-            Run got = Run.of(Map.of("runs", List.of(v.get("run")))).get(0);
-            same(v, v.get("ids"), got.ids().mapToObj(String::valueOf).toList());
+        for (Map<String, String> v : vectors("runs")) {
+            Map<String, String> answer = new HashMap<>();
+            v.forEach((path, value) -> answer.put(path.replace("run.", "runs.0."), value));
+            same(v, list(v, "ids"), Run.of(answer).get(0).ids().mapToObj(String::valueOf).toList());
         }
-        for (Map<String, Object> v : vectors("ttl")) {
+        for (Map<String, String> v : vectors("ttl")) {
             long at = number(v, "afterMs") * 1_000_000;
-            Segment s = new Segment(object(vectors("segments").get(0), "segment"), MOST, 0, Window.nanos(v.get("ttl")));
+            Segment s = new Segment(vectors("segments").get(0), MOST, 0, Window.nanos(v.get("ttl")));
             same(v, List.of(v.get("ended"), v.get("replace")),
                 List.of(String.valueOf(s.until <= at), String.valueOf(s.due <= at)));
         }
-        for (Map<String, Object> v : vectors("errors")) {
-            MarchException e = Rooms.error((int) number(v, "status"), (String) v.get("body"),
-                (String) v.get("retryAfter"), "room");
+        for (Map<String, String> v : vectors("errors")) {
+            MarchException e = Rooms.error((int) number(v, "status"), v.get("body"),
+                v.get("retryAfter"), "room");
             same(v, List.of(v.get("kind"), v.get("elsewhere"), v.get("againSeconds"), v.get("limit")),
                 List.of(e.kind().name().toLowerCase(Locale.ROOT), String.valueOf(e.elsewhere()),
                     String.valueOf(e.retryAfter().toSeconds()), String.valueOf(e.limit())));
         }
-        for (Map<String, Object> v : vectors("together")) {
-            List<MarchException> failures = ((List<?>) v.get("failures")).stream()
-                .map(kind -> new MarchException(MarchException.Kind.of((String) kind, 0), "a room")).toList();
+        for (Map<String, String> v : vectors("together")) {
+            List<MarchException> failures = list(v, "failures").stream()
+                .map(kind -> new MarchException(MarchException.Kind.of(kind, 0), "a room")).toList();
             same(v, v.get("kind"), Rooms.together(failures).kind().name().toLowerCase(Locale.ROOT));
         }
         System.out.println("ok, " + checked + " checks");
         RoomTest.main(args);
     }
 
-    private static void segment(Map<String, Object> v) {
-        Segment s = new Segment(object(v, "segment"), MOST, 0, 0);
+    private static void segment(Map<String, String> v) {
+        Segment s = new Segment(v, MOST, 0, 0);
         long first = s.get();
-        List<?> at = (List<?>) v.get("at");
+        List<String> at = list(v, "at");
         for (int k = 0; k < at.size(); k += 2) {
-            same(v, at.get(k + 1), String.valueOf(s.id(first + Long.parseLong((String) at.get(k)))));
+            same(v, at.get(k + 1), String.valueOf(s.id(first + Long.parseLong(at.get(k)))));
         }
         List<Run> runs = new ArrayList<>();
         s.add(first, first + Math.min(s.count(), 100_000), runs);
         int n = 0;
-        for (Object run : (List<?>) v.get("runs")) {
-            List<?> pair = (List<?>) run;
+        for (List<String> pair = list(v, "runs.0"); !pair.isEmpty(); pair = list(v, "runs." + ++n)) {
             same(v, pair.get(0), String.valueOf(runs.get(n).first()));
-            same(v, Math.min(Long.parseLong((String) pair.get(1)), 100_000), runs.get(n++).count());
+            same(v, Math.min(Long.parseLong(pair.get(1)), 100_000), runs.get(n).count());
         }
-        for (Object below : (List<?>) v.get("below")) {
-            List<?> pair = (List<?>) below;
-            Segment cut = new Segment(object(v, "segment"), MOST, 0, 0);
-            cut.cut(Long.parseLong((String) pair.get(0)));
+        n = 0;
+        for (List<String> pair = list(v, "below.0"); !pair.isEmpty(); pair = list(v, "below." + ++n)) {
+            Segment cut = new Segment(v, MOST, 0, 0);
+            cut.cut(Long.parseLong(pair.get(0)));
             same(v, pair.get(1), String.valueOf(cut.count()));
         }
         for (Run run : runs.subList(0, Math.min(runs.size(), 3000))) { // next takes the same IDs
@@ -89,19 +90,27 @@ public final class VectorsTest {
         same(v, -1L, s.take(0));
     }
 
-    private static void window(Map<String, Object> v) {
-        Window window = new Window(v, 0, "", new Part(1, 0, 0, 0), null);
-        for (Object one : (List<?>) v.get("takes")) {
-            Map<String, Object> take = object(Map.of("take", one), "take");
-            Run run = window.take(number(take, "n"), number(take, "nowMs"));
-            same(take, take.get("run"), run == null ? null : run.count() == 0 ? List.of()
+    private static void window(Map<String, String> v) {
+        Map<String, String> answer = new HashMap<>();
+        v.forEach((path, value) -> answer.put("time." + path, value));
+        Window window = new Window(answer, 0, "", new Part(1, 0, 0, 0), null);
+        for (int k = 0; v.containsKey("takes." + k + ".n"); k++) {
+            String take = "takes." + k;
+            Run run = window.take(number(v, take + ".n"), number(v, take + ".nowMs"));
+            same(take + v, v.get(take + ".run") == null ? list(v, take + ".run") : "", run == null ? List.of()
+                : run.count() == 0 ? ""
                 : List.of(String.valueOf(run.first()), String.valueOf(run.count()), String.valueOf(run.step())));
         }
     }
 
-    @SuppressWarnings("unchecked")
-    private static List<Map<String, Object>> vectors(String name) throws IOException {
-        return (List<Map<String, Object>>) Json.parse(Files.readString(folder.resolve(name + ".json")));
+    /** The vectors of a file, of which each has a line. */
+    private static List<Map<String, String>> vectors(String name) throws IOException {
+        return Files.readAllLines(folder.resolve(name + ".json")).stream().filter(line -> line.startsWith("{"))
+            .map(line -> Json.parse(line.replaceAll(",$", ""))).toList();
+    }
+
+    private static List<String> list(Map<String, String> v, String path) {
+        return Stream.iterate(0, k -> k + 1).map(k -> v.get(path + "." + k)).takeWhile(Objects::nonNull).toList();
     }
 
     private static void same(Object vector, Object want, Object got) {
