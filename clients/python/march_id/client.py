@@ -259,6 +259,7 @@ class Tag:
                         self._changed.wait(min(self._retry_at - at, 1) if at < self._retry_at else 1)
             finally:
                 self._working, self._wanted = False, 0
+                self._changed.notify_all()
 
     def _lease(self, n: int) -> None:
         """Leases n IDs, or a window, or notes why not. While leases fail each is one try."""
