@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -32,7 +33,7 @@ func Find(tb testing.TB, name string) string {
 	return path
 }
 
-// find returns the path of a program, "" where it is missing, and which tests need it.
+// find returns the path of a program by one of its names, "" where it is missing, and which tests need it.
 func find(list, name string) (path, tests string) {
 	for line := range strings.Lines(list) {
 		if strings.HasPrefix(line, "#") {
@@ -40,7 +41,7 @@ func find(list, name string) (path, tests string) {
 		}
 		fields := strings.Split(strings.TrimSpace(line), " | ")
 		places := strings.Split(fields[1], ", ")
-		if places[0] != name {
+		if !slices.Contains(places, name) || filepath.IsAbs(name) {
 			continue
 		}
 		for _, place := range places {

@@ -61,7 +61,10 @@ func TestFind(t *testing.T) {
 	if path, tests := find(list, "no-such-program"); path != "" || tests != "tests of nothing" {
 		t.Errorf("no-such-program: %q, %q", path, tests)
 	}
-	if path, tests := find(list, "go"); path != "" || tests != "" {
+	if path, tests := find(list, "go"); filepath.Base(path) != "go" || tests != "tests of Go" {
+		t.Errorf("go by its second name: %q, %q", path, tests)
+	}
+	if path, tests := find(list, "no-such-name"); path != "" || tests != "" {
 		t.Errorf("what the list does not have: %q, %q", path, tests)
 	}
 }
