@@ -14,6 +14,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -189,7 +190,7 @@ func (h *Handler) keep(w http.ResponseWriter, r *http.Request, p *page) {
 			}
 		case <-ticks.C:
 			problems := 0
-			if mayCount(ctx) {
+			if may(ctx, marchv1.ConsoleService_GetOverview_FullMethodName, "") {
 				problems = h.problems.known()
 			}
 			event, next := h.live.tick(p, problems, time.Now())

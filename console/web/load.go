@@ -62,7 +62,7 @@ func (b *bar) load(most float64, of func(room string) float64) {
 
 // rates returns the IDs per second of rooms, as far as they are known and the caller may see them.
 func (h *Handler) rates(ctx context.Context) map[string]float64 {
-	if !mayCount(ctx) {
+	if !may(ctx, marchv1.ConsoleService_GetOverview_FullMethodName, "") {
 		return nil
 	}
 	o, err := h.console.GetOverview(ctx, &marchv1.GetOverviewRequest{})

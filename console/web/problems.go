@@ -10,7 +10,6 @@ import (
 	"time"
 
 	marchv1 "github.com/march-id/march/api/march/v1"
-	"github.com/march-id/march/internal/access"
 	wrong "github.com/march-id/march/internal/problem"
 )
 
@@ -53,29 +52,13 @@ func (k *kept[T]) get(old time.Duration, ask func() (T, error)) T {
 // countProblems returns the number of problems, which may be a little old. A caller that may not see the overview
 // gets 0.
 func (h *Handler) countProblems(ctx context.Context) int {
-	if !mayCount(ctx) {
+	if !may(ctx, marchv1.ConsoleService_GetOverview_FullMethodName, "") {
 		return 0
 	}
 	return h.problems.get(problemsEvery, func() (int, error) { // if it fails, the page itself says why
 		o, err := h.console.GetOverview(ctx, &marchv1.GetOverviewRequest{})
 		return len(o.GetProblems()), err
 	})
-}
-
-// countBeside counts the problems for a page beside its own reads. It returns a function that
-// waits for the number, and must be called.
-func (h *Handler) countBeside(ctx context.Context, p *page) (wait func() int) {
-	if p.path == "" || p.name == "overview" { // which counts by itself
-		return func() int { return 0 }
-	}
-	counted := make(chan int, 1)
-	go func() { counted <- h.countProblems(ctx) }()
-	return func() int { return <-counted }
-}
-
-func mayCount(ctx context.Context) bool {
-	s := access.From(ctx)
-	return s == nil || s.Allows(marchv1.ConsoleService_GetOverview_FullMethodName, "")
 }
 
 // tellProblems answers with the number of problems. A page without a stream asks for it.

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"context"
+
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access"
 )
@@ -28,6 +30,10 @@ func (c *call) mayAny(name string) bool {
 // may reports whether the policy lets the caller make a call for a tag and rooms. Pages do
 // not offer what it refuses; the console refuses it anyway.
 func (c *call) may(method, tag string, rooms ...string) bool {
-	s := access.From(c.Context())
+	return may(c.Context(), method, tag, rooms...)
+}
+
+func may(ctx context.Context, method, tag string, rooms ...string) bool {
+	s := access.From(ctx)
 	return s == nil || s.Allows(method, tag, rooms...)
 }

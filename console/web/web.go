@@ -30,6 +30,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -309,7 +310,10 @@ func (h *Handler) frame(p *page, c *call) (f *frame, err error) {
 	if allocator.KindOf(c.err) == allocator.Denied {
 		f.Denied = c.err.Error()
 	}
-	counted := h.countBeside(ctx, p)
+	var counting sync.WaitGroup
+	if p.path != "" && p.name != "overview" { // which counts by itself
+		counting.Go(func() { f.Problems = h.countProblems(ctx) }) // beside the page's own reads
+	}
 	shown := &call{Request: c.WithContext(ctx), began: time.Now(), live: c.live, failed: c.failed, err: c.err}
 	var body any
 	if p.ofRooms {
@@ -319,7 +323,7 @@ func (h *Handler) frame(p *page, c *call) (f *frame, err error) {
 	if err == nil {
 		body, err = p.build(h, shown)
 	}
-	f.Problems = counted()
+	counting.Wait()
 	if err != nil {
 		ofOne := p.path == "" || c.PathValue("tag")+c.PathValue("id") != ""
 		f.Err, f.Missing, f.Outage = err, ofOne && allocator.KindOf(err) == allocator.NotFound,
