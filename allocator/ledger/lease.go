@@ -247,16 +247,16 @@ func (s *tagSource) base(state *State, terms record.Terms, present period.Span) 
 }
 
 // NextBases returns the base of a room's next lease under s at a time, as a source computes it after
-// reading all marks of the tag. With an error it is the least possible base.
+// reading all marks of the tag, and the floor of these marks. With an error it is the least possible base.
 func (s *State) NextBases(t record.Tag, marks map[allocator.Room]record.Mark,
-	now time.Time) func(allocator.Room) (int64, error) {
+	now time.Time) func(allocator.Room) (base, floor int64, err error) {
 	terms, present := t.Terms().At(now)
 	source := &tagSource{instance: &Instance{}, name: t.Name, terms: terms, floor: &floor{}}
 	floors := s.layout.Floors(s.margins, terms, marks)
-	return func(room allocator.Room) (int64, error) {
+	return func(room allocator.Room) (int64, int64, error) {
 		source.instance.room, source.mark, source.floor.Floor = room, marks[room], floors(room)
 		base, _, _, err := source.base(s, terms, present)
-		return max(base, source.mark.Next, terms.Start, terms.Skips[room]), err
+		return max(base, source.mark.Next, terms.Start, terms.Skips[room]), source.floor.Least, err
 	}
 }
 

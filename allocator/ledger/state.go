@@ -112,12 +112,6 @@ func (s *State) Epoch() string { return s.id() }
 // MarginTotal returns the margin total of the epoch, or of the epoch that a halt stopped.
 func (s *State) MarginTotal() int64 { return s.margins.Total }
 
-// Floor returns the floor of a tag with these marks, for a room or, if it is empty, for
-// none in particular.
-func (s *State) Floor(room allocator.Room, t record.Terms, marks map[allocator.Room]record.Mark) record.Floor {
-	return s.layout.Floor(room, s.margins, t, marks)
-}
-
 // End returns the end of a tag's IDs: see record.Layout.End.
 func (s *State) End(t record.Tag, marks map[allocator.Room]record.Mark, now time.Time) int64 {
 	return s.layout.End(t, s.margins, marks, now)

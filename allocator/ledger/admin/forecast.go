@@ -71,18 +71,19 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark,
 	t.TagSettings, _ = t.Present(f.at, next)
 	last, terms := f.moves[len(f.moves)-1], t.Terms()
 	w := walk{limit: t.Limit, rooms: make(map[allocator.Room]walker, len(marks))}
-	floor := last.Floor("", terms, marks).Least
+	now, then := f.now.NextBases(t, marks, f.at), last.NextBases(t, marks, f.at)
+	_, floor, _ := then("")
 	for _, rooms := range f.rooms {
 		for _, room := range rooms {
 			least := max(marks[room].Next, terms.Start, terms.Skips[room])
 			w.rooms[room] = walker{least: least, step: min(max(steps[room], 1), t.LargestStep)}
 		}
 	}
-	ranges, now := f.now.Layout().Layout.Ranges, f.now.NextBases(t, marks, f.at)
+	ranges := f.now.Layout().Layout.Ranges
 	forecast := TagForecast{Limit: t.Limit, Floor: floor, Before: make(map[allocator.Room]int64, len(ranges)),
 		Rooms: make(map[allocator.Room]RoomForecast, len(f.rooms[len(f.rooms)-1]))}
 	for room, r := range ranges {
-		next, _ := now(room)
+		next, _, _ := now(room)
 		forecast.Before[room] = f.now.Layout().Layout.CountIDs(r, next, t.Limit)
 	}
 	var found map[allocator.Room]int64
@@ -90,13 +91,12 @@ func (f *Forecaster) Tag(t record.Tag, marks map[allocator.Room]record.Mark,
 		found = w.through(move.Layout().Layout, f.rooms[k], floor)
 		floor = found[""]
 	}
-	then := last.NextBases(t, marks, f.at)
 	for room, r := range last.Layout().Layout.Ranges {
-		p := RoomForecast{}
-		p.Next, _ = now(room)
-		_, p.Refused = then(room)
+		next, least, _ := now(room)
+		p := RoomForecast{Next: next}
+		_, _, p.Refused = then(room)
 		if _, serves := ranges[room]; !serves {
-			p.Next = max(p.Next, f.now.Floor(room, terms, marks).Least)
+			p.Next = max(next, least)
 		}
 		end := t.Limit
 		// Its first ID under the last layout is the first from here on.
