@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"math"
 	"net"
 	"runtime"
 	"sync/atomic"
@@ -132,12 +133,6 @@ func (u *unsent) wrote(n int) {
 	wake(u.written)
 }
 
-// forget forgets them: of a stream that was given up they are never written.
-func (u *unsent) forget() {
-	u.bytes.Store(0)
-	wake(u.written)
-}
-
 // wait waits until no more than mostUnsent wait.
 func (u *unsent) wait(ctx context.Context) {
 	if u.bytes.Load() <= mostUnsent {
@@ -246,8 +241,8 @@ func (c *callers) bound(server any, stream grpc.ServerStream, info *grpc.StreamS
 	defer c.close(caller)
 	defer taking.end()
 	err := handler(server, taking)
-	if stream.Context().Err() != nil && taking.call != nil {
-		taking.call.conn.unsent.forget()
+	if stream.Context().Err() != nil && taking.call != nil { // the answers that wait are never written
+		taking.call.conn.unsent.wrote(math.MaxInt32)
 	}
 	return err
 }
