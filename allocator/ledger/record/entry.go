@@ -37,10 +37,10 @@ func (r *Reader) Marks(room allocator.Room) store.Interval {
 
 // Lasting reports whether a key holds lasting data, and not only the sign that an instance
 // runs.
-func (r *Reader) Lasting(key string) bool { return !r.keys.KindOf(key).row().passes }
+func (r *Reader) Lasting(key string) bool { return !r.keys.rowOf(key).passes }
 
 // Kept reports whether a key, once written, is never deleted.
-func (r *Reader) Kept(key string) bool { return r.keys.KindOf(key).row().kept }
+func (r *Reader) Kept(key string) bool { return r.keys.rowOf(key).kept }
 
 // Entry is the decoded content of a key and its value. Only the record of its kind is set, and
 // none if the key was deleted.

@@ -115,34 +115,38 @@ func (is kind) keys(k Keys) store.Interval {
 }
 
 // key makes the key of a kind with these parts.
-func (k Keys) key(of Kind, p KeyParts) string {
-	b := append([]byte(k), of...)
-	for _, part := range of.row().parts {
+func (k Keys) key(of Kind, p KeyParts) string { return k.keyOf(of.row(), p) }
+
+func (k Keys) keyOf(is kind, p KeyParts) string {
+	b := append([]byte(k), is.name...)
+	for _, part := range is.parts {
 		b = append(append(b, '/'), part.text(p)...)
 	}
 	return string(b)
 }
 
 // KindOf returns the kind of a key by its first part, "" if there is none.
-func (k Keys) KindOf(key string) Kind {
+func (k Keys) KindOf(key string) Kind { return k.rowOf(key).name }
+
+func (k Keys) rowOf(key string) kind {
 	rest, ok := strings.CutPrefix(key, string(k))
 	if !ok {
-		return ""
+		return kind{}
 	}
 	name, _, _ := strings.Cut(rest, "/")
-	return Kind(name).row().name
+	return Kind(name).row()
 }
 
 // Parse is the reverse of key. Its error is a KeyError.
 func (k Keys) Parse(key string) (KeyParts, error) {
-	is := k.KindOf(key).row()
+	is := k.rowOf(key)
 	p := KeyParts{Kind: string(is.name)}
 	texts := strings.Split(strings.TrimPrefix(key, string(k)), "/")[1:]
 	bad := is.name == "" || len(texts) != len(is.parts)
 	for i := 0; !bad && i < len(texts); i++ {
 		bad = is.parts[i].read(&p, texts[i]) != nil
 	}
-	if bad || k.key(is.name, p) != key {
+	if bad || k.keyOf(is, p) != key {
 		return KeyParts{}, &KeyError{Key: key, Err: errors.New("not a key of this program")}
 	}
 	return p, nil
