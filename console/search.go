@@ -25,7 +25,8 @@ const (
 	// maxIndexed bounds the tags of an index; it is the default bound of a cluster's
 	// tags. A tag takes some 500 bytes.
 	maxIndexed = 2_000_000
-	// searchWithin is how long a search waits for a new index; then it answers from the old one.
+	// searchWithin is how long a search waits for a new index; then it answers from
+	// the old one.
 	searchWithin = 50 * time.Millisecond
 	// searchAge is the age from which on a search waits for a new index.
 	searchAge = time.Second
@@ -206,8 +207,7 @@ func (x *tagIndex) order(by marchv1.TagSort) []int32 {
 		order[i] = int32(i) //nolint:gosec // up to maxIndexed
 	}
 	if by != marchv1.TagSort_TAG_SORT_NAME {
-		less := sorts[by] // of equal ones the place decides, so they stay in the order of names
-		slices.SortFunc(order, func(a, b int32) int { return cmp.Or(less(&x.tags[a], &x.tags[b]), cmp.Compare(a, b)) })
+		slices.SortStableFunc(order, func(a, b int32) int { return sorts[by](&x.tags[a], &x.tags[b]) })
 	}
 	x.mu.orders[by] = order
 	return order

@@ -17,6 +17,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/setting"
 )
 
@@ -48,6 +49,9 @@ func (s *tags) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*mar
 			return nil, err
 		}
 	}
+	if err := s.mayHold(ctx, settings); err != nil {
+		return nil, err
+	}
 	var tag record.Tag
 	var risk error
 	switch actor := operator.Actor(ctx); {
@@ -68,6 +72,29 @@ func (s *tags) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*mar
 		answer.Risk = risk.Error()
 	}
 	return answer, nil
+}
+
+// mayHold refuses a tag with an order where an instance reports that its user in etcd may not write the keys of
+// holders.
+func (s *tags) mayHold(ctx context.Context, settings record.TagSettings) error {
+	if settings.StrictOrder == "" {
+		return nil
+	}
+	keys := "/holders/"
+	if settings.StrictOrder == record.OrderCluster {
+		keys = "/orders/"
+	}
+	s.readAnswers(ctx)
+	instances := s.last.Load().answers.instances
+	for _, id := range slices.Sorted(maps.Keys(instances)) {
+		for _, p := range instances[id].status.GetProblems() {
+			if p.GetRemedy() == problem.EtcdRights.Remedy && strings.Contains(p.GetWhat(), keys) {
+				return allocator.Errorf(allocator.Refused, "strict_order: %s: %s; `%s` prints the grant",
+					settings.StrictOrder, p.GetWhat(), p.GetCommand())
+			}
+		}
+	}
+	return nil
 }
 
 // GetTag implements ConsoleService.

@@ -111,7 +111,7 @@ func (c *counter) lease(ctx context.Context, m *tags, r *marchv1.LeaseRequest) (
 func (c *counter) update(m *tags, settings record.TagSettings) (keeps bool, err error) {
 	if settings.Time != nil || !c.text.Is(settings.Format, settings.KeyCheck) ||
 		c.period != settings.Period || c.strict != m.strict(settings) ||
-		(c.tenure != nil) != (settings.StrictOrder != "") {
+		(c.tenure != nil) != (settings.StrictOrder != "") || settings.Home != "" && settings.Home != m.cfg.Room {
 		return false, nil
 	}
 	if err := c.Update(settings.Chain()); err != nil {

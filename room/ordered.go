@@ -1,9 +1,11 @@
 package room
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,25 +23,39 @@ import (
 	"github.com/march-id/march/internal/serve"
 )
 
-// Of a tag with a strict order one instance of the room, the holder, has a counter. Its chain is of one tenure
-// (ledger.Tenure), and its gate asks the tenure. Each other instance has a passed, which passes calls on to the holder.
+// Of a tag with a strict order one instance of the room, or of the tag's home, the holder, has a counter. Its chain is
+// of one tenure (ledger.Tenure), and its gate asks the tenure. Each other instance has a passed, which passes calls on
+// to the holder.
 
 // holdOrPass returns the issuer of an ordered tag: a counter if this instance holds the tag from now on, and otherwise
-// a passed. An instance that stops takes no tag.
+// a passed. An instance that stops, or is not in the tag's home, takes no tag.
 func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source allocator.Source,
 	settings record.TagSettings) (issuer, error) {
+	p := &passed{tags: m, name: name, home: settings.Home, text: m.textOf(name, settings)}
+	before, _ := m.memory.get(string(name)).(*passed)
 	silent := ""
-	if before, is := m.memory.get(string(name)).(*passed); is && before.takes.Load() {
-		silent = before.holder.Nonce
+	if before != nil {
+		if silent = before.silent; before.takes.Load() {
+			silent = before.holder.Nonce
+		}
 	}
 	var tenure *ledger.Tenure
 	var other *record.Holder
 	var err error
 	stopping := m.status.stopping()
-	if stopping == nil {
+	switch {
+	case p.elsewhere():
+		other, err = m.instance.Holder(ctx, name, p.home)
+		if err == nil && (other == nil || other.Nonce == silent) {
+			p.brief, p.silent = other == nil, silent
+			other, err = m.atHome(ctx, p, before)
+		}
+	case stopping == nil:
 		tenure, other, err = m.instance.Hold(ctx, source, settings.TenureHold.Duration(), silent)
-	} else if other, err = m.instance.Holder(ctx, name); err == nil && other == nil {
-		err = stopping
+	default:
+		if other, err = m.instance.Holder(ctx, name, p.home); err == nil && other == nil {
+			err = stopping
+		}
 	}
 	switch {
 	case err != nil:
@@ -47,12 +63,32 @@ func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source alloca
 	case tenure != nil:
 		return m.makeCounter(name, source, settings, tenure)
 	}
-	p := &passed{tags: m, name: name, holder: *other, text: m.textOf(name, settings)}
+	p.holder = *other
 	p.used.Store(time.Now().UnixNano())
-	if p.to, err = m.peers.dial(other.Instance, other.Address); err != nil {
+	if p.to, err = m.peers.dial(cmp.Or(other.Room, m.cfg.Room), other.Instance, other.Address); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// atHome returns an instance of the home of p's tag, at random, which is to take the tag, or to pass calls on to its
+// holder. It is not the one that the issuer before passed calls on to, if there is another one. Its nonce is empty.
+func (m *tags) atHome(ctx context.Context, p, before *passed) (*record.Holder, error) {
+	list, err := m.instance.AnyOf(ctx, p.home)
+	if err != nil {
+		return nil, err
+	}
+	if before != nil && len(list) > 1 {
+		list = slices.DeleteFunc(list, func(h record.Holder) bool {
+			return h.Room == before.holder.Room && h.Instance == before.holder.Instance
+		})
+	}
+	if len(list) == 0 {
+		return nil, allocator.Errorf(allocator.NoRange, "tag %s: its IDs are issued in room %s, its home, of "+
+			"which no instance is registered; `march tag update %s --home ROOM` moves it", p.name, p.home, p.name)
+	}
+	p.mu.looks, p.mu.last = 10, time.Now() // if it does not issue, another one is asked after the longest pause
+	return &list[int(m.cfg.Rand()*float64(len(list)))], nil
 }
 
 // releaseOrdered closes the counters of ordered tags, so that other instances take these at once.
@@ -82,7 +118,8 @@ func ordered(i issuer) bool {
 	return passes || counts && c.tenure != nil
 }
 
-// passedOn is the metadata key of a call that another instance passed on to the holder of its tag. It goes no further.
+// passedOn is the metadata key of a call that another instance passed on: the room of that. It goes no further, but in
+// the home of its tag to the holder if it came from another room.
 const passedOn = "march-passed"
 
 const (
@@ -90,23 +127,28 @@ const (
 	// wait, within answerFor.
 	passFor   = time.Second / 3
 	answerFor = time.Second / 4
+	// Any instance of the home, which may pass the call on, too, has homeFor.
+	homeFor = time.Second
 	// A holder that stops releases the tag while its address refuses calls already: it is silent after silentFor.
 	silentFor = 300 * time.Millisecond
 	// leastPause and longestPause bound the pause before an instance looks at a holder's key again.
-	leastPause   = 10 * time.Millisecond
+	leastPause   = 5 * time.Millisecond
 	longestPause = 320 * time.Millisecond
 )
 
-// wasPassed reports whether another instance passed a call on.
-func wasPassed(ctx context.Context) bool {
-	return len(metadata.ValueFromIncomingContext(ctx, passedOn)) > 0
+// passedFrom returns the room of the instance that passed a call on; empty if none did.
+func passedFrom(ctx context.Context) allocator.Room {
+	if by := metadata.ValueFromIncomingContext(ctx, passedOn); len(by) > 0 {
+		return allocator.Room(by[0])
+	}
+	return ""
 }
 
 // wait waits until an ordered tag may be issued. The context is that of the call, for as long as it may wait. A call
 // that was passed on is refused where etcd no longer confirms the tenure: its instance may reach etcd, and takes the
 // tag. That error is Conflict.
 func (c *counter) wait(ctx context.Context) (context.Context, context.CancelFunc, error) {
-	if !wasPassed(ctx) {
+	if passedFrom(ctx) == "" {
 		return ctx, func() {}, c.tenure.Wait(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerFor)
@@ -176,13 +218,16 @@ func (c *counter) Warm(ctx context.Context) error {
 	return c.Chain.Warm(ctx)
 }
 
-// passed is the issuer of an ordered tag that another instance of the room holds.
+// passed is the issuer of an ordered tag that another instance holds.
 type passed struct {
 	tally
 	tags   *tags
 	name   allocator.Tag
+	home   allocator.Room // of a tag that is ordered over all rooms; empty for the order of a room
 	text   *texts.Text
-	holder record.Holder
+	holder record.Holder // without a nonce any instance of the home: see atHome
+	brief  bool          // no process held the tag: who does is asked once that instance has issued
+	silent string        // the nonce of a holder that does not answer, in place of which any instance is asked
 	to     *neighbour
 
 	used    atomic.Int64
@@ -197,24 +242,32 @@ type passed struct {
 	}
 }
 
+// elsewhere reports whether the tag is issued in another room, its home.
+func (p *passed) elsewhere() bool { return p.home != "" && p.home != p.tags.cfg.Room }
+
 // pass makes a call for n IDs at the holder. Its errors are the holder's, allocator.ErrClosed if the tag has another
-// issuer, and Unavailable. A call that another instance passed on goes no further.
+// issuer, and Unavailable. A call that another instance passed on goes no further, but from another room to the home's
+// holder.
 func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) error) error {
 	p.used.Store(time.Now().UnixNano())
 	if p.closed.Load() { // the tag may have another life, with other texts
 		return allocator.ErrClosed
 	}
-	if wasPassed(ctx) {
+	if from := passedFrom(ctx); from != "" && (from == p.tags.cfg.Room || p.home != p.tags.cfg.Room) {
 		if err := p.look(ctx); err != nil {
 			return err
 		}
 		return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s holds it, and not this one", p.name,
 			p.holder.Instance)
 	}
+	most := passFor
+	if p.holder.Nonce == "" {
+		most = homeFor
+	}
 	for {
 		began := time.Now()
-		bounded, cancel := context.WithTimeout(ctx, passFor)
-		err := call(metadata.AppendToOutgoingContext(bounded, passedOn, string(p.tags.cfg.Name)))
+		bounded, cancel := context.WithTimeout(ctx, most)
+		err := call(metadata.AppendToOutgoingContext(bounded, passedOn, string(p.tags.cfg.Room)))
 		cancel()
 		kind := allocator.KindOf(err)
 		switch answered := api.FromServer(err); {
@@ -223,10 +276,19 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 				p.answers()
 			}
 			p.tags.elsewhere.Add(n)
+			if p.brief {
+				p.tags.remove(p.name, p)
+			}
 			return nil
+		case ctx.Err() != nil && p.holder.Nonce == "":
+			return allocator.Errorf(allocator.Unavailable, "tag %s: its IDs are issued in room %s, its home, of which "+
+				"instance %s did not answer before the caller's deadline; if the home is lost, `march tag update %s --home "+
+				"ROOM` moves it: %w", p.name, p.home, p.holder.Instance, p.name, context.Cause(ctx))
 		case ctx.Err() != nil:
 			return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s, which issues its IDs, did not answer "+
 				"before the caller's deadline: %w", p.name, p.holder.Instance, context.Cause(ctx))
+		case answered && p.holder.Nonce == "" && kind != allocator.Invalid && kind != allocator.Exhausted:
+			// another instance of the home may issue
 		case answered && (kind == allocator.Denied || kind == allocator.Unauthenticated || kind == allocator.TooMany):
 			p.tags.lines.refused.Log(time.Now(), p.tags.log.Error, "another instance refuses the calls for an ordered "+
 				"tag that this one passes on: its policy must allow them to this instance", "tag", p.name, "instance",
@@ -236,7 +298,7 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 		case answered && kind != allocator.Unavailable && kind != allocator.Conflict:
 			return allocator.Errorf(kind, "instance %s, which issues the IDs: %w", p.holder.Instance, err)
 		case !answered || kind == allocator.Conflict:
-			p.fails(began, answered)
+			p.fails(began, answered, err)
 		}
 		p.failing.Store(true)
 		if err := p.look(ctx); err != nil {
@@ -257,8 +319,8 @@ func (p *passed) answers() {
 // fails notes that the holder did not answer a call that began at a time, or answered that its tenure is not confirmed.
 // This instance takes the tag if etcd had shown here before that the holder has the tag still, and has answered here
 // since: for silentFor where the holder did not answer, and its tenure is no longer young, and for half of the hold
-// where it did.
-func (p *passed) fails(began time.Time, answered bool) {
+// where it did. In another room than the tag's home it has any instance of the home do that, young or not.
+func (p *passed) fails(began time.Time, answered bool, err error) {
 	p.mu.Lock()
 	first := p.mu.first
 	p.mu.Unlock()
@@ -269,8 +331,13 @@ func (p *passed) fails(began time.Time, answered bool) {
 	if answered {
 		least = p.holder.Hold.Duration() / 2
 	}
-	if time.Since(first) >= least && (answered || !p.tags.instance.Sticky(&p.holder)) {
-		p.takes.Store(true)
+	if time.Since(first) < least || !answered && !p.elsewhere() && p.tags.instance.Sticky(p.name, &p.holder) {
+		return
+	}
+	if !p.takes.Swap(true) { // where instances cannot call each other, of TLS say, this comes again and again
+		p.tags.lines.silent.Log(time.Now(), p.tags.log.Warn, "another instance does not answer the calls for an "+
+			"ordered tag that this one passes on: the tag gets another holder, or is asked for elsewhere", "tag", p.name, "instance",
+			p.holder.Instance, "address", p.holder.Address, "error", err)
 	}
 }
 
@@ -304,7 +371,7 @@ func (p *passed) read(ctx context.Context, l *load) (issuer, error) {
 		return nil, allocator.ErrClosed
 	}
 	if !p.takes.Load() && m.memory.get(string(p.name)) == issuer(p) {
-		holder, err := m.instance.Holder(work, p.name)
+		holder, err := m.instance.Holder(work, p.name, p.home)
 		same := holder != nil && holder.Nonce == p.holder.Nonce
 		p.looked(err == nil && same)
 		if err != nil || same {
@@ -379,7 +446,7 @@ func (p *passed) Warm(context.Context) error { return nil }
 
 // update implements issuer.
 func (p *passed) update(_ *tags, settings record.TagSettings) (keeps bool, err error) {
-	return settings.StrictOrder != "" && p.text.Is(settings.Format, settings.KeyCheck), nil
+	return settings.StrictOrder != "" && settings.Home == p.home && p.text.Is(settings.Format, settings.KeyCheck), nil
 }
 
 // report implements issuer.
@@ -403,16 +470,16 @@ func (p *passed) Close() {
 	}
 }
 
-// peers has the connections to other instances of the room.
+// peers has the connections to other instances.
 type peers struct {
 	*process
 	mu struct {
 		sync.Mutex
-		all map[string]*neighbour // by name and address
+		all map[string]*neighbour // by room, name and address
 	}
 }
 
-// neighbour is the connection to another instance of the room.
+// neighbour is the connection to another instance.
 type neighbour struct {
 	marchv1.IDServiceClient
 	conn grpc.ClientConnInterface
@@ -422,15 +489,15 @@ type neighbour struct {
 // maxPeers bounds the connections that no issuer uses: instances come and go.
 const maxPeers = 256
 
-// dial returns a connection to an instance of the room. Under TLS its certificate must name the instance.
-func (p *peers) dial(name allocator.Instance, address string) (*neighbour, error) {
+// dial returns a connection to an instance. Under TLS its certificate must name the instance.
+func (p *peers) dial(room allocator.Room, name allocator.Instance, address string) (*neighbour, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	key := string(name) + " " + address
+	key := string(room) + "/" + string(name) + " " + address
 	to := p.mu.all[key]
 	if to == nil {
 		options := append(serve.CallsOut(p.cfg.Tracer), grpc.WithIdleTimeout(time.Minute))
-		options = append(options, p.cfg.Peers.InstanceOptions(string(p.cfg.Room), string(name))...)
+		options = append(options, p.cfg.Peers.InstanceOptions(string(room), string(name))...)
 		conn, err := p.cfg.Dial(address, options...)
 		if err != nil {
 			return nil, err

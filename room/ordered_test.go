@@ -137,9 +137,13 @@ func TestOrderedTagGoesToAnotherInstance(t *testing.T) {
 
 // peers is the network between the instances of a room.
 type peers struct {
-	cut   atomic.Bool  // no call arrives
+	cut   atomic.Bool  // no call arrives,
+	away  atomic.Value // nor one at this address
 	calls atomic.Int64 // that were made
 }
+
+// to cuts an address off.
+func (p *peers) to(address string) { p.away.Store(address) }
 
 // on makes an instance call others over the network.
 func (p *peers) on(cfg *room.Config) {
@@ -147,7 +151,7 @@ func (p *peers) on(cfg *room.Config) {
 		over := func(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn,
 			invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 			p.calls.Add(1)
-			if p.cut.Load() {
+			if p.cut.Load() || p.away.Load() == any(address) {
 				return status.Error(codes.Unavailable, "connection refused")
 			}
 			return invoke(ctx, method, request, answer, conn, o...)
@@ -159,7 +163,7 @@ func (p *peers) on(cfg *room.Config) {
 func TestOrderedTagOfAKilledInstance(t *testing.T) {
 	for name, c := range map[string]struct{ age, most time.Duration }{
 		"old":   {time.Minute, 4300 * time.Millisecond},
-		"young": {0, 8600 * time.Millisecond},
+		"young": {0, 4300 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testcluster.Bubble(t, func(t *testing.T) {
@@ -242,6 +246,103 @@ func TestClientOfAnOrderedTag(t *testing.T) {
 			t.Errorf("a tag without a format has the text %q of %d", text, id)
 		}
 	})
+}
+
+// everywhere orders a tag over all rooms, with room a as its home.
+func everywhere(s *record.TagSettings) {
+	ordered(s)
+	s.StrictOrder, s.Home = record.OrderCluster, "a"
+}
+
+func TestOrderOverAllRooms(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		c := newCluster(t, testcluster.Halves())
+		c.tag(everywhere, "o")
+		b := c.start("b", "b1", nil)
+		alone := want{codes.Unavailable, "no_range", []string{"in room a, its home"}}
+		if _, err := b.next("o"); alone.check(err) != "" {
+			t.Errorf("without an instance of the home: %v", err)
+		}
+		a1 := c.start("a", "a1", nil)
+		g := &grows{TB: t}
+		g.await(b) // a1 takes the tag for a call of another room
+		a2 := c.start("a", "a2", nil)
+		for range 50 {
+			g.check(b.mustNext("o"), a2.mustNext("o"), a1.mustNext("o"), b.mustNext("o"))
+		}
+		if residue := g.last % 100; residue >= 50 {
+			t.Errorf("%d is of room b", g.last)
+		}
+		issued := g.last
+		a1.Stop()
+		if took := g.await(b); took > 100*time.Millisecond || g.last <= issued {
+			t.Errorf("after a clean stop %d follows %d, and nothing was issued for %v", g.last, issued, took)
+		}
+	})
+}
+
+func TestHolderInAnotherRoomIsKilled(t *testing.T) {
+	for name, age := range map[string]time.Duration{"old": time.Minute, "young": 0} {
+		t.Run(name, func(t *testing.T) {
+			testcluster.Bubble(t, func(t *testing.T) {
+				cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+				cluster.tag(everywhere, "o")
+				a1, b := cluster.start("a", "a1", network.on), cluster.start("b", "b1", network.on)
+				g := &grows{TB: t}
+				g.await(b)
+				g.check(a1.mustNext("o"))
+				cluster.start("a", "a2", network.on)
+				time.Sleep(age)
+				a1.store.cut.Store(true)
+				network.to(a1.Address)
+				calls := network.calls.Load()
+				if took := g.await(b); took > 5300*time.Millisecond {
+					t.Errorf("nothing was issued for %v", took)
+				}
+				if calls = network.calls.Load() - calls; calls > 200 {
+					t.Errorf("%d calls were made", calls)
+				}
+				if g.last%100 >= 50 {
+					t.Errorf("%d is of room b", g.last)
+				}
+			})
+		})
+	}
+}
+
+func TestHomeMoves(t *testing.T) {
+	for name, lost := range map[string]bool{"a home that runs": false, "a lost home": true} {
+		t.Run(name, func(t *testing.T) {
+			testcluster.Bubble(t, func(t *testing.T) {
+				cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+				cluster.tag(everywhere, "o")
+				a, b := cluster.start("a", "a1", network.on), cluster.start("b", "b1", network.on)
+				g := &grows{TB: t}
+				g.await(a)
+				g.check(b.mustNext("o"))
+				time.Sleep(time.Minute)
+				most := 500 * time.Millisecond
+				if lost {
+					a.store.cut.Store(true)
+					network.to(a.Address)
+					most = 5 * time.Second
+				}
+				cluster.update("o", func(s *record.TagSettings) { s.Home = "b" })
+				if took := g.await(b); took > most {
+					t.Errorf("nothing was issued for %v", took)
+				}
+				if g.last%100 < 50 {
+					b.await("it issues itself", func() bool { g.check(b.mustNext("o")); return g.last%100 >= 50 })
+				}
+				if lost {
+					return
+				}
+				g.check(a.mustNext("o"), b.mustNext("o"))
+				cluster.update("o", func(s *record.TagSettings) { s.Home = "a" })
+				a.await("it issues itself", func() bool { g.check(a.mustNext("o")); return g.last%100 < 50 })
+			})
+		})
+	}
 }
 
 func TestPassedCallsAreCountedOnce(t *testing.T) {

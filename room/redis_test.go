@@ -1,6 +1,7 @@
 package room_test
 
 import (
+	"context"
 	"errors"
 	"net"
 	"strings"
@@ -22,7 +23,10 @@ func (c *cluster) withRedis(in allocator.Room, name allocator.Instance, create b
 		l = testcluster.Listen(c, "")
 		cfg.Doors.Redis, cfg.CreateTags = l, create
 	})
-	client := redis.NewClient(&redis.Options{Addr: l.Addr().String()})
+	client := redis.NewClient(&redis.Options{Addr: l.Addr().String(),
+		Dialer: func(ctx context.Context, _, address string) (net.Conn, error) {
+			return testcluster.DialContext(ctx, address)
+		}})
 	c.Cleanup(func() { _ = client.Close() })
 	return i, client
 }

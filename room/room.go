@@ -67,7 +67,7 @@ type process struct {
 const maxRequest = 64 << 10
 
 // lines throttle messages that may come for every tag at once.
-type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, keyless throttle.Log }
+type lines struct{ deleted, updated, refused, dropped, unwarmed, unready, keyless, silent throttle.Log }
 
 // New checks cfg. Its errors are Invalid.
 func New(cfg Config) (*Server, error) {

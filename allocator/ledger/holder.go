@@ -12,8 +12,8 @@ import (
 
 // How a process becomes the holder of an ordered tag. What it does in its tenure is in tenure.go.
 
-// Hold takes the key of an ordered tag, whose source was read, for this process, unless another process of the room
-// holds the tag: then it returns that one's key. hold is the tag's tenure_hold, and silent the nonce of a tenure whose
+// Hold takes the key of an ordered tag, whose source was read, for this process, unless another process holds the tag:
+// then it returns that one's key. hold is the tag's tenure_hold, and silent the nonce of a tenure whose
 // holder does not answer, which is taken, too; empty for none. Its errors are those of a lease, and allocator.ErrClosed
 // if the tag has changed since its source was read.
 func (i *Instance) Hold(ctx context.Context, of allocator.Source, hold time.Duration,
@@ -22,8 +22,10 @@ func (i *Instance) Hold(ctx context.Context, of allocator.Source, hold time.Dura
 	if !ours || !s.ordered {
 		return nil, nil, allocator.Errorf(allocator.Internal, "no source of an ordered tag")
 	}
-	_ = i.SendReleases(ctx) // one of them may be this tag's: it is not to wait for its own tenure before
-	revision := s.tagRevision
+	if i.holders.releases(s.name) { // the tag is not to wait for its own tenure before
+		_ = i.SendReleases(ctx)
+	}
+	revision, began := s.tagRevision, time.Now()
 	for range leaseAttempts {
 		state, err := i.ledger.LeasableState(ctx)
 		if err != nil {
@@ -37,48 +39,102 @@ func (i *Instance) Hold(ctx context.Context, of allocator.Source, hold time.Dura
 		if s.tagRevision != revision {
 			return nil, nil, allocator.ErrClosed
 		}
-		was, known, err := i.readHolder(ctx, s.name, state)
+		was, known, err := i.readHolder(ctx, s.name, s.cluster, state)
 		if err != nil {
 			return nil, nil, err
 		}
 		if !s.known || !known {
 			continue
 		}
-		if was.Nonce != silent && was.HeldIn(state.epoch) && was.Instance != i.name {
-			return nil, &was, nil
+		if was.Nonce != silent && heldElsewhere(i, &was, state) {
+			if there, err := i.registered(ctx, &was, i.room); err != nil || there {
+				return nil, &was, err
+			}
+			// The home moved here, and the holder releases the key, or is lost.
+			if time.Since(began) < homeMovesIn && store.Sleep(ctx, homeMovesIn/10) {
+				continue
+			}
 		}
 		if t, err := i.takeHolder(ctx, s, hold, state, was); err != nil || t != nil {
 			return t, nil, err
 		}
 	}
 	return nil, nil, allocator.Errorf(allocator.Unavailable,
-		"tag %s: other instances of room %s took its key first, %d times in a row", s.name, i.room, leaseAttempts)
+		"tag %s: other instances than this one of room %s took its key first, %d times in a row", s.name, i.room, leaseAttempts)
 }
 
-// Holder returns the key of an ordered tag if another process of the room holds it, and otherwise nil.
-func (i *Instance) Holder(ctx context.Context, tag allocator.Tag) (*record.Holder, error) {
+// homeMovesIn is how long the new home of a tag waits for the old one to release the key. Then it takes it.
+const homeMovesIn = 300 * time.Millisecond
+
+// heldElsewhere reports whether another process holds a tag, by its key.
+func heldElsewhere(i *Instance, h *record.Holder, state *State) bool {
+	return h.HeldIn(state.epoch) && (h.Instance != i.name || h.Room != "" && h.Room != i.room)
+}
+
+// registered reports whether a holder of a tag that is ordered over all rooms is a registered process of the home, and
+// sets its address. Any room may write the key of all rooms, and only the home's own registrations.
+func (i *Instance) registered(ctx context.Context, h *record.Holder, home allocator.Room) (bool, error) {
+	if h.Room == "" || h.Room != home {
+		return h.Room == "", nil
+	}
+	answer, err := i.ledger.Try(ctx, store.Txn{Then: []store.Op{store.OpGet(i.ledger.keys.Registration(home,
+		h.Instance))}})
+	if err != nil {
+		return false, i.noted(err)
+	}
+	kv, there := answer.One(0)
+	if !there {
+		return false, nil
+	}
+	r, err := record.ReadAs[record.Instance](i.ledger.keys, kv)
+	h.Address = r.Address
+	return err == nil && r.Incarnation == h.Incarnation, nil
+}
+
+// Holder returns the key of an ordered tag if another process holds it, and otherwise nil. home is that of a tag that
+// is ordered over all rooms, and empty for any other.
+func (i *Instance) Holder(ctx context.Context, tag allocator.Tag, home allocator.Room) (*record.Holder, error) {
 	for {
 		state, err := i.ledger.LeasableState(ctx)
 		if err != nil {
 			return nil, i.noted(err)
 		}
-		was, known, err := i.readHolder(ctx, tag, state)
-		switch {
-		case err != nil:
+		was, known, err := i.readHolder(ctx, tag, home != "", state)
+		if known && err == nil && heldElsewhere(i, &was, state) {
+			if known, err = i.registered(ctx, &was, home); known && err == nil {
+				return &was, nil
+			}
 			return nil, err
-		case known && was.HeldIn(state.epoch) && was.Instance != i.name:
-			return &was, nil
-		case known:
-			return nil, nil
+		}
+		if known || err != nil {
+			return nil, err
 		}
 	}
 }
 
-// readHolder reads a tag's key. False without an error means that state is out of date, and was read again.
-func (i *Instance) readHolder(ctx context.Context, tag allocator.Tag, state *State) (h record.Holder, known bool,
-	err error) {
+// AnyOf returns the registered instances of a room that do not leave, each as a holder would be named.
+func (i *Instance) AnyOf(ctx context.Context, room allocator.Room) (list []record.Holder, err error) {
 	l := i.ledger
-	h.KV.Key = l.keys.Holder(i.room, tag)
+	answer, err := l.Try(ctx, store.Txn{Then: []store.Op{store.OpGetPrefix(l.keys.In(room, record.Registrations))}})
+	if err != nil {
+		return nil, i.noted(err)
+	}
+	for _, kv := range answer.Got[0] {
+		if r, err := record.ReadAs[record.Instance](l.keys, kv); err == nil && !r.Leaving {
+			list = append(list, record.Holder{Room: room, Instance: r.Name, Address: r.Address})
+		}
+	}
+	return list, nil
+}
+
+// readHolder reads a tag's key. False without an error means that state is out of date, and was read again.
+func (i *Instance) readHolder(ctx context.Context, tag allocator.Tag, cluster bool, state *State) (h record.Holder,
+	known bool, err error) {
+	l, room := i.ledger, i.room
+	if cluster {
+		room = ""
+	}
+	h.KV.Key = l.keys.Holder(room, tag)
 	answer, err := l.Try(ctx, store.Txn{If: l.Holds(state), Then: []store.Op{store.OpGet(h.KV.Key)}})
 	if err != nil {
 		return h, false, i.noted(err)
@@ -101,6 +157,9 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 	t := &Tenure{instance: i, tag: s.name, hold: hold, rest: s.restOf(state, was), over: make(chan struct{})}
 	t.holder = record.Holder{Instance: i.name, Incarnation: i.incarnation, Epoch: state.epoch,
 		Nonce: record.RandomHex(), Taken: l.now(), Hold: record.DurationOf(hold)}
+	if s.cluster {
+		t.holder.Room = i.room
+	}
 	i.presence.with(func() { t.holder.Address = i.presence.mu.value.Address })
 	t.holder.KV = store.KV{Key: was.KV.Key, Value: record.Encode(&t.holder)}
 	c := claim{
@@ -132,6 +191,9 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 		t.opens = time.Now().Add(waitFor(max(hold, was.Hold.Duration())))
 	}
 	s.tenure = t
+	if s.cluster { // these marks may lack what the tenure before leased
+		s.floor = nil
+	}
 	i.holders.add(t)
 	l.log.Info("holds an ordered tag", "tag", s.name, "room", i.room, "rest", t.rest.Count,
 		"opens_in", time.Until(t.opens).Round(time.Millisecond))
@@ -143,7 +205,8 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 func (s *tagSource) restOf(state *State, was record.Holder) (rest allocator.Segment) {
 	r := was.Rest
 	if r == nil || !was.ReleasedIn(state.epoch) || r.Epoch != state.epoch || r.End != s.mark.Next ||
-		r.Version != state.layout.Layout.Version || s.mark.Stamp != state.stamp() || s.floor == nil {
+		r.Version != state.layout.Layout.Version || s.mark.Stamp != state.stamp() || s.floor == nil ||
+		was.Room != "" {
 		return rest
 	}
 	before := *s // as it was before these IDs were leased
@@ -165,9 +228,12 @@ func (s *tagSource) restOf(state *State, was record.Holder) (rest allocator.Segm
 // slower by a tenth.
 func waitFor(hold time.Duration) time.Duration { return hold + hold/10 }
 
-// Sticky reports whether a tenure is so young that its holder keeps it though it does not answer: otherwise processes
-// that do not reach each other would take the tag in turn, and none would issue. A younger one has not issued for a
-// second yet. Its age is counted from the first answer of etcd here that was as new as its key.
-func (i *Instance) Sticky(h *record.Holder) bool {
-	return !i.ledger.sawBefore(h.KV.ModRevision, time.Now().Add(-waitFor(h.Hold.Duration())-time.Second))
+// Sticky reports whether a tag's holder keeps it though it does not answer: its tenure is young, and another process
+// took a tenure of this one not long ago. Otherwise processes that do not reach each other would take the tag in turn,
+// and none would issue. A younger tenure has not issued for a second yet. Its age is counted from the first answer of
+// etcd here that was as new as its key.
+func (i *Instance) Sticky(tag allocator.Tag, h *record.Holder) bool {
+	hold := waitFor(h.Hold.Duration())
+	return i.holders.lost(tag, time.Now().Add(-10*hold)) &&
+		!i.ledger.sawBefore(h.KV.ModRevision, time.Now().Add(-hold-time.Second))
 }

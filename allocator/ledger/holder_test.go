@@ -22,9 +22,11 @@ type ordered struct {
 }
 
 // startOrdered starts a process of room a that confirms its tenures.
-func (c *cluster) startOrdered(t *testing.T) *ordered {
+func (c *cluster) startOrdered(t *testing.T) *ordered { return c.startOrderedIn(t, "a") }
+
+func (c *cluster) startOrderedIn(t *testing.T, room allocator.Room) *ordered {
 	t.Helper()
-	p := &ordered{process: c.start("a")}
+	p := &ordered{process: c.start(room)}
 	ctx, stop := context.WithCancel(t.Context())
 	running := make(chan error)
 	go func() { running <- p.Run(ctx) }()
@@ -35,15 +37,27 @@ func (c *cluster) startOrdered(t *testing.T) *ordered {
 // hold reads the tag, and takes it.
 func (p *ordered) hold(t *testing.T, silent string) (*ledger.Tenure, *record.Holder) {
 	t.Helper()
-	source, settings, err := p.Source(t.Context(), "o")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tenure, other, err := p.Hold(t.Context(), source, settings.TenureHold.Duration(), silent)
+	p.read(t)
+	return p.take(t, silent)
+}
+
+// read reads the tag.
+func (p *ordered) read(t *testing.T) {
+	t.Helper()
+	source, _, err := p.Source(t.Context(), "o")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.source = source
+}
+
+// take takes the tag as it was read.
+func (p *ordered) take(t *testing.T, silent string) (*ledger.Tenure, *record.Holder) {
+	t.Helper()
+	tenure, other, err := p.Hold(t.Context(), p.source, record.DefaultTenureHold.Duration(), silent)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return tenure, other
 }
 
@@ -63,9 +77,22 @@ func strictly(s *record.TagSettings) {
 
 func inOrder(t *testing.T, test func(t *testing.T, c *cluster)) {
 	t.Helper()
+	ordering(t, strictly, test)
+}
+
+// overAllRooms is inOrder for a tag that is ordered over all rooms.
+func overAllRooms(t *testing.T, test func(t *testing.T, c *cluster)) {
+	t.Helper()
+	ordering(t, func(s *record.TagSettings) {
+		s.StrictOrder, s.TenureHold, s.Home = record.OrderCluster, record.DefaultTenureHold, "a"
+	}, test)
+}
+
+func ordering(t *testing.T, order func(*record.TagSettings), test func(t *testing.T, c *cluster)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, "100 a=0-50 b=50-100")
-		c.Tag("o", strictly)
+		c.Tag("o", order)
 		test(t, c)
 		c.Check()
 	})
@@ -249,18 +276,163 @@ func TestSlowConfirmationsHoldUpNoOthers(t *testing.T) {
 	})
 }
 
-func TestYoungTenureIsSticky(t *testing.T) {
+func TestFirstLeaseOfATenureIsAboveAllRooms(t *testing.T) {
+	overAllRooms(t, func(t *testing.T, c *cluster) {
+		p, q := c.startOrderedIn(t, "a"), c.startOrderedIn(t, "b")
+		first, _ := q.hold(t, "")
+		q.lease(t, 10) // so that its mark is of the stamp in force
+		p.hold(t, "")
+		p.lease(t, 100)
+		q.read(t)
+		last := p.lease(t, 100).Last()
+		second, _ := q.take(t, "")
+		if seg := q.lease(t, 10); seg.First <= last {
+			t.Errorf("leased %v after %d", seg, last)
+		}
+		last = c.markOf("b", "o").Next - 1
+		if seg := q.lease(t, 10); seg.First <= last {
+			t.Errorf("leased %v after %d", seg, last)
+		}
+		_, err := p.source.Lease(t.Context(), 10)
+		ledgertest.WantKind(t, err, allocator.Conflict, "its tenure here has ended")
+		time.Sleep(3300 * time.Millisecond)
+		wantAdmits(t, first, false)
+		wantAdmits(t, second, true)
+	})
+}
+
+func TestFirstLeaseOfATenureReadsNoStaleMarks(t *testing.T) {
+	overAllRooms(t, func(t *testing.T, c *cluster) {
+		p, q := c.startOrderedIn(t, "a"), c.startOrderedIn(t, "b")
+		q.hold(t, "")
+		q.lease(t, 10)
+		p.hold(t, "")
+		last := p.lease(t, 100).Last()
+		q.hold(t, "")
+		stale := 1
+		q.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
+			if stale > 0 && !ledgertest.Writes(txn) {
+				stale--
+				return ledgertest.Fate{Name: ledgertest.StaleRead, N: 2} // from before p's lease
+			}
+			return ledgertest.Fate{Name: ledgertest.Done}
+		})
+		if seg := q.lease(t, 10); seg.First <= last || stale > 0 {
+			t.Errorf("leased %v after %d, and %d reads were not stale", seg, last, stale)
+		}
+	})
+}
+
+func TestKeyOfAllRoomsHasNoRest(t *testing.T) {
+	overAllRooms(t, func(t *testing.T, c *cluster) {
+		p := c.startOrdered(t)
+		tenure, _ := p.hold(t, "")
+		seg := p.lease(t, 10)
+		time.Sleep(3300 * time.Millisecond)
+		tenure.Release(func() []allocator.Segment { return []allocator.Segment{seg} })
+		time.Sleep(time.Second)
+		// Another room puts one there, of IDs that were issued.
+		key := prefix + "orders/o"
+		value, _ := c.Mem.Value(key)
+		was, err := record.ReadAs[record.Holder](record.Keys(prefix), store.KV{Key: key, Value: value})
+		if err != nil || was.Rest != nil {
+			t.Fatalf("the key has the rest %v: %v", was.Rest, err)
+		}
+		was.Rest = &record.Era{Version: seg.Version, Epoch: was.Epoch, First: seg.First, End: seg.Last() + 1}
+		c.Mem.Corrupt(store.OpPut(key, record.Encode(&was)))
+		tenure, _ = p.hold(t, "")
+		wantAdmits(t, tenure, true) // at once
+		if got := p.lease(t, 10); got.First <= seg.Last() {
+			t.Errorf("leased %v after %v", got, seg)
+		}
+	})
+}
+
+func TestHolderOfAllRoomsIsRegisteredInTheHome(t *testing.T) {
+	overAllRooms(t, func(t *testing.T, c *cluster) {
+		p, q, r := c.startOrderedIn(t, "a"), c.startOrderedIn(t, "a"), c.startOrderedIn(t, "b")
+		p.hold(t, "")
+		if held, err := r.Holder(t.Context(), "o", "a"); err != nil || held == nil || held.Instance != p.Name() {
+			t.Errorf("held by %+v: %v", held, err)
+		}
+		key := prefix + "orders/o"
+		value, _ := c.Mem.Value(key)
+		was, err := record.ReadAs[record.Holder](record.Keys(prefix), store.KV{Key: key, Value: value})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, change := range []func(h *record.Holder){
+			func(h *record.Holder) { h.Room, h.Instance = "b", r.Name() },
+			func(h *record.Holder) { h.Incarnation = "another" },
+		} {
+			now := was
+			change(&now)
+			now.Address = "evil:1"
+			c.Mem.Corrupt(store.OpPut(key, record.Encode(&now)))
+			if held, err := q.Holder(t.Context(), "o", "a"); err != nil || held != nil {
+				t.Errorf("held by %+v: %v", held, err)
+			}
+			tenure, other := q.hold(t, "")
+			if other != nil {
+				t.Fatalf("held by %+v", other)
+			}
+			wantAdmits(t, tenure, false)
+		}
+	})
+}
+
+func TestHomeIsARoomOfTheLayout(t *testing.T) {
+	c := newCluster(t, "100 a=0-50 b=50-100")
+	s := record.DefaultTag()
+	s.StrictOrder, s.TenureHold = record.OrderCluster, record.DefaultTenureHold
+	for home, says := range map[allocator.Room]string{"": "the room whose instances", "c": "room c has no range"} {
+		s.Home = home
+		_, err := c.Admin.CreateTag(t.Context(), "o", s, "ann")
+		ledgertest.WantKind(t, err, allocator.Invalid, says)
+	}
+	s.Home = "b"
+	if _, err := c.Admin.CreateTag(t.Context(), "o", s, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	home := func(room allocator.Room) error {
+		change := func(s *record.TagSettings) error { s.Home = room; return nil }
+		_, err := c.Admin.UpdateTag(t.Context(), "o", change, "ann")
+		return err
+	}
+	if err := home("a"); err != nil {
+		t.Error(err)
+	}
+	ledgertest.WantKind(t, home("c"), allocator.Invalid, "room c has no range")
+}
+
+func TestYoungTenureIsStickyForTheOneThatItWasTakenFrom(t *testing.T) {
 	inOrder(t, func(t *testing.T, c *cluster) {
 		p, q := c.startOrdered(t), c.startOrdered(t)
 		p.hold(t, "")
 		_, other := q.hold(t, "")
-		time.Sleep(4299 * time.Millisecond)
-		if !q.Sticky(other) {
+		if q.Sticky("o", other) {
+			t.Error("a tenure is sticky for a process that had none")
+		}
+		q.hold(t, other.Nonce)
+		time.Sleep(time.Second) // p's confirmation shows that
+		_, other = p.hold(t, "")
+		time.Sleep(3299 * time.Millisecond)
+		if !p.Sticky("o", other) {
 			t.Error("a tenure of 4.3 s is not young")
 		}
 		time.Sleep(6 * time.Second) // a heartbeat has shown its revision for long enough
-		if q.Sticky(other) {
+		if p.Sticky("o", other) {
 			t.Error("a tenure of 10 s is young")
+		}
+		_, was := q.hold(t, "")
+		if was != nil {
+			t.Fatalf("held by %+v", was)
+		}
+		time.Sleep(time.Minute)
+		_, other = p.hold(t, "")
+		q.hold(t, "")
+		if _, other = p.hold(t, ""); p.Sticky("o", other) {
+			t.Error("a tenure is sticky for a process from which another one took it a minute ago")
 		}
 	})
 }

@@ -22,6 +22,7 @@ type tagSource struct {
 	name     allocator.Tag
 
 	ordered     bool  // the tag has a strict order: see holder.go
+	cluster     bool  // that is over all rooms
 	known       bool  // the fields below are as last read or written
 	tagRevision int64 // of the tag's key
 	life        int64 // when the tag was created, in Unix ms
@@ -117,10 +118,13 @@ func (s *tagSource) attempt(ctx context.Context, n int64,
 	}
 	stamp := state.stamp()
 	// If the tag sets max_skew, each lease needs the other rooms' marks.
-	needsFloor := s.mark.Stamp != stamp && (s.floor == nil || s.floor.stamp != stamp)
+	needsFloor := s.aboveAll(stamp) && (s.floor == nil || s.floor.stamp != stamp)
 	if !s.known || s.terms.MaxSkew > 0 || needsFloor {
-		if _, err := s.read(ctx, state); err != nil || !s.known {
+		if _, err := s.read(ctx, state); err != nil {
 			return seg, false, err
+		}
+		if !s.known {
+			return seg, false, s.mayLease(state)
 		}
 	}
 	if err := s.mayLease(state); err != nil {
@@ -146,12 +150,18 @@ func (s *tagSource) attempt(ctx context.Context, n int64,
 	return seg, done, err
 }
 
+// aboveAll reports whether a lease under a stamp is to lie above the marks of all rooms: the room's first one under it,
+// and the first one of a tenure of a tag that is ordered over all rooms.
+func (s *tagSource) aboveAll(stamp record.Stamp) bool {
+	return s.mark.Stamp != stamp || s.cluster && s.tenure != nil && !s.tenure.leased
+}
+
 // read reads the tag, the room's mark, and the floor: the marks of all rooms that
 // ever were, below which nothing may be leased under a layout or an epoch that is
 // new to the room's mark. It does so in one transaction, under the condition
 // that state's layout and epoch still hold, so one snapshot that shows the
-// layout shows every mark that was written before it. If they no longer hold, known
-// stays false and the ledger has read the newer ones.
+// layout shows every mark that was written before it. In a tenure the snapshot shows
+// that, too. If they no longer hold, known stays false and the ledger has read the newer ones.
 func (s *tagSource) read(ctx context.Context, state *State) (settings record.TagSettings, err error) {
 	s.known = false
 	l := s.instance.ledger
@@ -159,13 +169,21 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 	for _, room := range state.layout.Ever {
 		ops = append(ops, store.OpGet(l.keys.Mark(room, s.name)))
 	}
+	txn := store.Txn{If: l.Holds(state), Then: ops}
+	if s.tenure != nil {
+		held := s.tenure.unchanged()
+		txn.If, txn.Else = append(txn.If, held), []store.Op{store.OpGet(held.Key)}
+	}
 	before := l.before()
 	// Try only once: the Refiller has its own back-off, and needs each failure.
-	answer, err := l.Try(ctx, store.Txn{If: l.Holds(state), Then: ops})
+	answer, err := l.Try(ctx, txn)
 	if err != nil {
 		return settings, s.instance.noted(err)
 	}
 	if !answer.Succeeded {
+		if s.tenure != nil {
+			s.stillHeld(answer.Got[0])
+		}
 		_, err := l.Refresh(ctx)
 		return settings, err
 	}
@@ -223,7 +241,7 @@ func (s *tagSource) base(state *State, terms record.Terms, present period.Span) 
 	_, serves := state.layout.Layout.Ranges[room] // otherwise Layout.Segment returns the error
 	to := int64(0)                                // what other rooms leased, and margins
 	switch {
-	case serves && s.mark.Stamp != state.stamp():
+	case serves && s.aboveAll(state.stamp()):
 		to = s.floor.Least
 	case serves && terms.MaxSkew > 0:
 		to = s.floor.Most - terms.MaxSkew
@@ -262,9 +280,9 @@ func (s *State) NextBases(t record.Tag, marks map[allocator.Room]record.Mark,
 
 // raise returns base, raised to a floor or a catch-up if that lies above. Its error
 // is Refused if a single room causes that, with leases more than max_jump above
-// those of all others.
+// those of all others. Of a tag that is ordered over all rooms one room's always are.
 func (s *tagSource) raise(base, to int64) (int64, error) {
-	if allowed, f := s.terms.MaxJump, s.floor; to > base && f.Jump > allowed && !f.Alone {
+	if allowed, f := s.terms.MaxJump, s.floor; !s.cluster && to > base && f.Jump > allowed && !f.Alone {
 		return 0, allocator.Errorf(allocator.Refused,
 			"the largest mark of tag %s, %d, is %d above the second largest, more than max_jump (%d): "+
 				"if this is not a mistake, agree with `march tag update %s --max-jump %d`",
@@ -291,7 +309,7 @@ func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
 		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})
 	}
 	s.tagRevision, s.life = tag[0].ModRevision, t.Created.UnixMilli()
-	s.terms, s.ordered = t.Terms(), t.StrictOrder != ""
+	s.terms, s.ordered, s.cluster = t.Terms(), t.StrictOrder != "", t.StrictOrder == record.OrderCluster
 	s.mark, s.revision, s.raw = record.Mark{}, 0, nil
 	if len(mark) > 0 {
 		if s.mark, err = record.DecodeMark(mark[0]); err != nil {
@@ -404,5 +422,8 @@ func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg al
 		return false, err
 	}
 	s.known, s.mark, s.revision, s.raw, s.floor = true, mark, revision, nil, nil
+	if s.tenure != nil {
+		s.tenure.leased = true
+	}
 	return true, nil
 }

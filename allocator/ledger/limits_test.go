@@ -47,6 +47,7 @@ func TestKeysInLimitsDoc(t *testing.T) {
 		"consoles/": fillConsoles(t), "kept/": fillTokens(t),
 		"workers/": "as many as there were before formats 2", "machines/": "as many as there were before formats 2",
 		"holders/": "one for each tag with a strict order and each room, never deleted",
+		"orders/":  "one for each tag with a strict order over all rooms, never deleted",
 	}
 	for _, key := range keys.Known() {
 		kind := strings.TrimPrefix(key, prefix)

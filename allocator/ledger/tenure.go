@@ -15,9 +15,9 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// Of a tag with a strict order one process of a room issues IDs at a time, the holder, for a tenure: section 3.6 of the
-// design. It takes the tag's key of the room (Hold, in holder.go), leases under it, waits, asks the gate for each ID,
-// confirms the tenure, and releases it, in this order.
+// Of a tag with a strict order one process of a room, or of all rooms, issues IDs at a time, the holder, for a
+// tenure: section 3.6 of the design. It takes the tag's key of the room (Hold, in holder.go), leases under it,
+// waits, asks the gate for each ID, confirms the tenure, and releases it, in this order.
 
 // holders are the tenures of an instance.
 type holders struct {
@@ -27,17 +27,21 @@ type holders struct {
 	mu      struct {
 		sync.Mutex
 		held     map[*Tenure]time.Time // when each was last to be confirmed
-		releases []release
+		queued   []release
+		releases map[allocator.Tag]int       // queued, or under way
+		taken    map[allocator.Tag]time.Time // when another process last took the tag from this one
 	}
 }
 
 func (h *holders) init() {
 	h.came, h.left, h.sending = make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)
-	h.mu.held = make(map[*Tenure]time.Time)
+	h.mu.held, h.mu.releases = make(map[*Tenure]time.Time), make(map[allocator.Tag]int)
+	h.mu.taken = make(map[allocator.Tag]time.Time)
 }
 
 // release is the write that releases the key of a tenure that has ended.
 type release struct {
+	tag allocator.Tag
 	was store.Cond
 	put store.Op
 }
@@ -51,6 +55,7 @@ type Tenure struct {
 	opens    time.Time     // nothing is issued before; zero where the tenure before it was released
 	opened   atomic.Bool   // the time came
 	rest     allocator.Segment
+	leased   bool // a lease was made in it; the rest is none
 
 	confirmed atomic.Pointer[time.Time] // when the last confirmation was sent
 	over      chan struct{}             // closed as it ends
@@ -91,10 +96,10 @@ func (s *tagSource) mayLease(state *State) error {
 	return nil
 }
 
-// stillHeld ends the tenure if a transaction showed another one in the key.
+// stillHeld ends the tenure if a transaction showed a later one in the key. A read may show the past.
 func (s *tagSource) stillHeld(shown []store.KV) {
-	if t := s.tenure; t != nil && !t.is(shown) {
-		t.end("another process took it")
+	if t := s.tenure; t != nil && (len(shown) == 0 || shown[0].ModRevision > t.holder.KV.ModRevision) {
+		t.isTaken()
 	}
 }
 
@@ -200,6 +205,14 @@ func (t *Tenure) end(why string) {
 	}
 }
 
+// isTaken ends the tenure because another process took the tag.
+func (t *Tenure) isTaken() {
+	if !t.Ended() {
+		t.instance.holders.take(t.tag)
+	}
+	t.end("another process took it")
+}
+
 // Release ends the tenure, and has Run, or SendReleases, release its key, with the last of the segments that it did not
 // issue. held returns these after the end. The key stays as it is while the tenure has not opened: the one before may
 // still issue.
@@ -208,8 +221,10 @@ func (t *Tenure) Release(held func() []allocator.Segment) {
 		return
 	}
 	released := t.holder
-	released.Released, released.Rest = true, t.restIn(held())
-	t.instance.holders.release(release{t.unchanged(), store.OpPut(t.holder.KV.Key, record.Encode(&released))})
+	if released.Released = true; released.Room == "" { // other rooms may write the key of all rooms: it has no rest
+		released.Rest = t.restIn(held())
+	}
+	t.instance.holders.release(release{t.tag, t.unchanged(), store.OpPut(t.holder.KV.Key, record.Encode(&released))})
 }
 
 // restIn returns the last stretch of what a tenure holds.
@@ -245,8 +260,43 @@ func (h *holders) remove(t *Tenure) {
 func (h *holders) release(r release) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.mu.releases = append(h.mu.releases, r)
+	h.mu.queued = append(h.mu.queued, r)
+	h.mu.releases[r.tag]++
 	wake(h.left)
+}
+
+// sent notes that a release is no longer under way.
+func (h *holders) sent(r release) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.mu.releases[r.tag]--; h.mu.releases[r.tag] == 0 {
+		delete(h.mu.releases, r.tag)
+	}
+}
+
+// releases reports whether a release of a tag is queued, or under way.
+func (h *holders) releases(tag allocator.Tag) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mu.releases[tag] > 0
+}
+
+// take notes that another process took a tag from this one.
+func (h *holders) take(tag allocator.Tag) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.taken[tag] = time.Now()
+}
+
+// lost reports whether another process took a tag from this one since a time.
+func (h *holders) lost(tag allocator.Tag, since time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.mu.taken[tag].After(since) {
+		return true
+	}
+	delete(h.mu.taken, tag)
+	return false
 }
 
 func wake(loop chan<- struct{}) {
@@ -339,7 +389,7 @@ func (i *Instance) confirm(ctx context.Context, page []*Tenure) {
 		case epoch.Epoch != t.holder.Epoch:
 			t.end("leasing is halted, or another epoch is in force")
 		case !t.is(answer.Got[2+k]):
-			t.end("another process took it")
+			t.isTaken()
 		case counts:
 			t.confirm(&before.at)
 		}
@@ -379,8 +429,8 @@ func (i *Instance) SendReleases(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	h.mu.Lock()
-	list := h.mu.releases
-	h.mu.releases = nil
+	list := h.mu.queued
+	h.mu.queued = nil
 	h.mu.Unlock()
 	var sending errgroup.Group
 	sending.SetLimit(releasesAtOnce)
@@ -390,6 +440,7 @@ func (i *Instance) SendReleases(ctx context.Context) error {
 			if err != nil && ctx.Err() != nil {
 				h.release(r) // the process ends, and sends it once more when it leaves
 			}
+			h.sent(r)
 			return err
 		})
 	}

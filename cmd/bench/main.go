@@ -40,7 +40,8 @@ type measurement struct {
 var yardsticks = []measurement{
 	{"chain", chainRows}, {"texts", textRows}, {"etcd writes", writeRows}, {"client", clientRows},
 	{"time IDs", timeRows}, {"time tags", tagRows}, {"time windows", windowRows}, {"time client", timeClientRows},
-	{"time gRPC", timeCallRows}, {"gRPC", grpcRows}, {"metrics", metricsRows}, {"HTTP", httpRows},
+	{"time gRPC", timeCallRows}, {"gRPC", grpcRows}, {"metrics", metricsRows}, {"order", orderRows},
+	{"HTTP", httpRows},
 	{"right", rightRows}, {"access", accessRows}, {"mTLS", mtlsRows}, {"renewal", renewalRows},
 	{"first call", firstRows}, {"Redis", redisRows}, {"door", doorRows}, {"web doors", webDoorRows},
 	{"PostgreSQL", postgresRows},

@@ -120,7 +120,8 @@ type roomServer struct {
 	Worker   string   `flag:"worker" help:"the number of this instance's workers of time-ordered IDs, counted from the lower end of its room's slice: auto, a number, or ordinal for the digits after the last dash of the host's name"`
 	Warm     []string `flag:"warm-tags" help:"tags whose IDs to lease before this instance reports that it is ready"`
 	TLSDoors bool     `flag:"tls-doors" help:"with --tls-cert: answer clients of other systems over TLS, too"`
-	CA       string   `flag:"tls-ca" help:"file with the CA certificates (PEM) that sign the certificates of this room's other instances, to which this one passes calls for tags with a strict order; default the system's"`
+	CA       string   `flag:"tls-ca" help:"file with the CA certificates (PEM) that sign the certificates of other instances, to which this one passes calls for tags with a strict order; default the system's"`
+	Token    string   `flag:"token-file" help:"file with the token that this instance gives to other instances, to which it passes calls for tags with a strict order"`
 	Tokens   string   `flag:"tinyid-tokens" help:"file of TinyId's tokens: lines of a token and a bizType, * for all; read again each minute"`
 }
 
@@ -214,7 +215,7 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 	}
 	cfg.Ledger, cfg.Insecure, cfg.Doors.Plain = r.ledger, r.insecure, !r.TLSDoors
 	cfg.Admin.TooManyTags = cfg.Metrics.Limit(admin.MaxTags, cfg.Admin.MaxTags).Count
-	if r.CA != "" || r.TLS.Cert != "" {
+	if cfg.Peers.TokenFile = r.Token; r.CA != "" || r.TLS.Cert != "" {
 		cfg.Peers.TLS = cfg.TLS
 	}
 	if r.Tokens != "" {

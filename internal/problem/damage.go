@@ -52,9 +52,8 @@ var damages = map[string]Row{
 		Remedy: "Leave it: the next process that stops in good order writes it again."},
 	"consoles": {Effect: "It stops nothing; `march recover` asks this console only if it is named (--console).",
 		Remedy: "Delete the key: a console that runs writes it again."},
-	"holders": {Effect: "It stops issuing tag {tag} in room {room}.", Remedy: "Delete the key, and never put an " +
-		"older value there, whose rest may have been issued: then no instance issues the tag there before its " +
-		"tenure_hold, and a tenth, has passed."},
+	"holders": {Effect: "It stops issuing tag {tag} in room {room}.", Remedy: ofHolder},
+	"orders":  {Effect: "It stops issuing tag {tag}, in every room.", Remedy: ofHolder},
 	"windows": ofWorker, "workers": ofWorker, "clients": ofMachine, "machines": ofMachine,
 	"migrations": {Effect: onlyLists, Remedy: oldKey},
 	"migrations/under way": {
@@ -65,6 +64,9 @@ var damages = map[string]Row{
 		Remedy:  "Delete the key: the next process that removes old entries writes it again.",
 		Command: "march audit verify"},
 }
+
+const ofHolder = "Delete the key, and never put an older value there, whose rest may have been issued: then no " +
+	"instance issues the tag there before its tenure_hold, and a tenth, has passed."
 
 var (
 	ofWorker = Row{Effect: "It stops taking and renewing worker {worker}; rooms take other workers, while there are " +

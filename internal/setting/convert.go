@@ -57,6 +57,8 @@ func ToProto(t record.Tag) *marchv1.Tag {
 			}
 		case *record.StrictOrder:
 			m.Set(f, protoreflect.ValueOfEnum(api.FromWord[marchv1.StrictOrder](string(*v)).Number()))
+		case *allocator.Room:
+			m.Set(f, protoreflect.ValueOfString(string(*v)))
 		}
 	}
 	if time.Now().Before(s.PrescaleUntil) {
@@ -165,6 +167,8 @@ func apply(p *marchv1.Tag, s *record.TagSettings) error {
 			*to = record.DurationOf(d)
 		case *record.StrictOrder:
 			*to = record.StrictOrder(api.Word(p.GetStrictOrder()))
+		case *allocator.Room:
+			*to = allocator.Room(m.Get(f).String())
 		case *timeid.Sequence:
 			sequence, err := timeid.ParseSequence(api.Word(p.GetTime().GetSequence()))
 			if err != nil {

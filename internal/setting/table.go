@@ -38,13 +38,16 @@ var table = []Setting{
 		"have given up: issue only if etcd recently confirmed the layout",
 		of: func(s *record.TagSettings) any { return &s.StrictRetract }, effect: strictEffect},
 	{Path: "strict_order", Kind: Counter, Fixed: true, Help: "a call that begins after another one was answered, in " +
-		"the same room, gets a larger ID; one instance of the room then issues all of the tag's IDs, without leases " +
-		"to clients",
+		"the same room (room) or in any (cluster), gets a larger ID; one instance of the room, or of all, then " +
+		"issues all of the tag's IDs, without leases to clients",
 		of: func(s *record.TagSettings) any { return &s.StrictOrder }},
 	{Path: "tenure_hold", Kind: Counter, Fixed: true, Rare: true, preset: string(record.DefaultTenureHold),
 		Help: "with a strict order: how long the instance that issues the IDs goes on without etcd, and another one " +
 			"waits after it was killed, 1s to 1m",
 		of: func(s *record.TagSettings) any { return &s.TenureHold }},
+	{Path: "home", Kind: Counter, Rare: true, Help: "with the strict order cluster: the room whose instances issue " +
+		"the IDs; those of other rooms pass calls on to them", effect: homeEffect,
+		of: func(s *record.TagSettings) any { return &s.Home }},
 	{Path: "format", Fixed: true, Help: "how IDs are texts, such as 'prefix(ORD-) | radix62(11)'"},
 	{Path: "key_check", Fixed: true, Help: "the check value of the format's opaque key: 16 hexadecimal digits"},
 	{Path: "period.unit", name: "period", Kind: Counter, Fixed: true, Help: "count anew each day, month or year: the " +
@@ -166,6 +169,15 @@ func strictEffect(before, after record.TagSettings, _ map[allocator.Room]record.
 	}
 	return "Instances go on issuing in an outage of etcd, as long as their reserve lasts. " +
 		"They may then issue residues that their room gave up: unique IDs, but out of range."
+}
+
+func homeEffect(before, after record.TagSettings, _ map[allocator.Room]record.Mark) string {
+	if before.Home == after.Home {
+		return ""
+	}
+	return fmt.Sprintf("Instances of room %s issue the IDs from now on, and no longer those of room %s. If the one "+
+		"that issues them now does not answer, that takes tenure_hold, a tenth, and about a second.", after.Home,
+		before.Home)
 }
 
 func sequenceEffect(before, after record.TagSettings, _ map[allocator.Room]record.Mark) string {

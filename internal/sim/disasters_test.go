@@ -149,7 +149,8 @@ func faults() (names []string) {
 	for _, t := range slices.Concat(troubles(), disasters(), timeTroubles()) {
 		names = append(names, t.name)
 	}
-	return append(names, journalsRequired, timeTags, string(fleeting), string(yearly), string(orderedTag))
+	return append(names, journalsRequired, timeTags, string(fleeting), string(yearly), string(orderedTag),
+		string(clusterTag))
 }
 
 // knownFault refuses an unknown name of a fault.

@@ -245,6 +245,11 @@ func (w *world) settle() {
 	if err != nil {
 		w.Errorf("layout: %v", err)
 	}
+	if slices.Contains(w.tags, clusterTag) {
+		if err := w.moveHome(context.Background(), w.dice("last home"), true); err != nil {
+			w.Errorf("home: %v", err)
+		}
+	}
 	settled := time.Now()
 	for _, s := range w.slots {
 		for _, tag := range w.tags {

@@ -2,6 +2,7 @@ package sim_test
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -161,6 +162,9 @@ func skip(ctx context.Context, w *world, d dice, c *console.Server) error {
 }
 
 func update(ctx context.Context, w *world, d dice, c *console.Server) error {
+	if slices.Contains(w.tags, clusterTag) && d.chance(2) {
+		return w.moveHome(ctx, d, false)
+	}
 	p := &marchv1.Tag{Name: "bounded"}
 	switch d.IntN(4) {
 	case 0:

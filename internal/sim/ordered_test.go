@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,14 +16,23 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
-// orderedTag has a strict order.
-const orderedTag = allocator.Tag("ordered")
+// orderedTag has a strict order in each room, and clusterTag has one over all rooms.
+const (
+	orderedTag = allocator.Tag("ordered")
+	clusterTag = allocator.Tag("everywhere")
+)
 
-// peer is an instance's connection to another one, of its room, by the network of its link.
+// peer is an instance's connection to another one, by the network of its link.
 type peer struct {
 	w       *world
 	from    *link
 	address string
+}
+
+// taggedID is an ID of a tag.
+type taggedID struct {
+	tag allocator.Tag
+	id  int64
 }
 
 // passed is an answer that one instance had from another one.
@@ -38,7 +46,7 @@ func (c peer) Invoke(ctx context.Context, method string, request, answer any, _ 
 	sent, _ := metadata.FromOutgoingContext(ctx)
 	_, err := call(ctx, c.from, c.from.toss("pass "+method), func() (bool, error) {
 		p := c.w.at(c.address)
-		if p == nil {
+		if p == nil || p.room == nil { // or an instance of time-ordered IDs only
 			return false, allocator.Errorf(allocator.Unavailable, "sim: connection refused")
 		}
 		// Its link carries the request when it carries anything again.
@@ -70,25 +78,31 @@ func (c peer) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallO
 
 // serve answers a call that was passed on.
 func (w *world) serve(ctx context.Context, p *process, request, answer any) error {
-	note := func(first int64) {
+	began := time.Now()
+	note := func(tag string, first int64) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.mu.passed[first] = passed{p, time.Now()}
 		w.count1("calls passed on")
+		id := taggedID{allocator.Tag(tag), first}
+		if was, ok := w.mu.passed[id]; ok && !was.at.Before(began) {
+			w.count1("calls passed on twice")
+			return
+		}
+		w.mu.passed[id] = passed{p, time.Now()}
 	}
 	switch r := request.(type) {
 	case *marchv1.NextRequest:
 		got, err := p.room.Next(ctx, r)
 		if err == nil {
 			answer.(*marchv1.NextResponse).Id = got.GetId() //nolint:forcetypeassert // of the request's method
-			note(got.GetId())
+			note(r.GetTag(), got.GetId())
 		}
 		return err
 	case *marchv1.NextBatchRequest:
 		got, err := p.room.NextBatch(ctx, r)
 		if err == nil {
 			answer.(*marchv1.NextBatchResponse).Runs = got.GetRuns() //nolint:forcetypeassert // likewise
-			note(got.GetRuns()[0].GetFirst())
+			note(r.GetTag(), got.GetRuns()[0].GetFirst())
 		}
 		return err
 	}
@@ -119,20 +133,23 @@ func (w *world) at(address string) *process {
 
 // passedOn finds out which instance issued the IDs of an answer.
 func (w *world) passedOn(a *answered) {
-	if a.tag != orderedTag {
+	if a.tag != orderedTag && a.tag != clusterTag {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if by, ok := w.mu.passed[a.runs[0].First]; ok {
+	if by, ok := w.mu.passed[taggedID{a.tag, a.runs[0].First}]; ok {
 		a.by, a.at = by.by, by.at
 	}
 }
 
-// restOf returns what a take of the ordered tag brings of what the tenure before left.
+// restOf returns what a take of an ordered tag brings of what the tenure before left.
 func (l *link) restOf(txn store.Txn) (lease, bool) {
-	const held = "/march/default/holders/"
-	if len(txn.Then) == 0 || txn.Then[0].Put == nil || !strings.HasPrefix(txn.Then[0].Put.Key, held) {
+	if len(txn.Then) == 0 || txn.Then[0].Put == nil {
+		return lease{}, false
+	}
+	key, err := keys.Parse(txn.Then[0].Put.Key)
+	if err != nil || key.Kind != "holders" && key.Kind != "orders" {
 		return lease{}, false
 	}
 	l.w.count("takes and releases of an ordered tag", 1)
@@ -141,51 +158,80 @@ func (l *link) restOf(txn store.Txn) (lease, bool) {
 	if err != nil || was.Rest == nil || len(txn.If) < 6 { // it compares the mark, too
 		return lease{}, false
 	}
-	return lease{tag: orderedTag, first: was.Rest.First, end: was.Rest.End, sent: time.Now(),
+	return lease{tag: key.Tag, first: was.Rest.First, end: was.Rest.End, sent: time.Now(),
 		epoch: epochName(epochOf(txn)), version: was.Rest.Version}, true
 }
 
 // checkOrder checks that each call for IDs of the ordered tag got IDs above all that were answered in its room before
-// it began. Instances that a recover left out may break that.
+// it began, and of the tag that is ordered over all rooms, in any room.
 func (w *world) checkOrder() {
+	for _, room := range w.rooms {
+		w.checkCalls("calls of an ordered tag checked", func(a answered) bool {
+			return a.tag == orderedTag && a.by.in == room
+		})
+	}
+	w.checkCalls("calls of a tag that is ordered over all rooms checked", func(a answered) bool {
+		return a.tag == clusterTag
+	})
+}
+
+// checkCalls checks the order of the calls that belong to it. Instances that a recover left out may break it.
+func (w *world) checkCalls(count string, belongs func(answered) bool) {
 	type end struct {
 		at   time.Time
 		call int
 		last int64
 	}
-	for _, room := range w.rooms {
-		var calls []answered
-		var ends []end
-		for _, a := range w.mu.calls {
-			if a.tag != orderedTag || a.by.in != room || slices.ContainsFunc(a.runs, func(run allocator.Run) bool {
-				return a.by.leftRun(a.tag, run)
-			}) {
-				continue
-			}
-			run := a.runs[len(a.runs)-1]
-			ends = append(ends, end{a.done, len(calls), run.First + run.Count - 1})
-			calls = append(calls, a)
+	var calls []answered
+	var ends []end
+	for _, a := range w.mu.calls {
+		if !belongs(a) || slices.ContainsFunc(a.runs, func(run allocator.Run) bool {
+			return a.by.leftRun(a.tag, run)
+		}) {
+			continue
 		}
-		slices.SortStableFunc(ends, func(a, b end) int { return a.at.Compare(b.at) })
-		most := make([]int, len(ends)) // of the ends up to here, the one with the largest ID
-		for i := range ends {
-			if most[i] = i; i > 0 && ends[most[i-1]].last > ends[i].last {
-				most[i] = most[i-1]
-			}
-		}
-		for _, a := range calls {
-			before, _ := slices.BinarySearchFunc(ends, a.began, func(e end, at time.Time) int {
-				return cmp.Or(e.at.Compare(at), 1)
-			})
-			w.count("calls of an ordered tag checked", 1)
-			if before == 0 {
-				continue
-			}
-			if last := ends[most[before-1]]; last.last >= a.runs[0].First {
-				other := calls[last.call]
-				w.Errorf("INVERSION: room %s: a call that began at %v got %v of %s, and %v of %s were answered at %v",
-					room, a.began.Sub(w.began), a.runs, a.by.id, other.runs, other.by.id, last.at.Sub(w.began))
-			}
+		run := a.runs[len(a.runs)-1]
+		ends = append(ends, end{a.done, len(calls), run.First + run.Count - 1})
+		calls = append(calls, a)
+	}
+	slices.SortStableFunc(ends, func(a, b end) int { return a.at.Compare(b.at) })
+	most := make([]int, len(ends)) // of the ends up to here, the one with the largest ID
+	for i := range ends {
+		if most[i] = i; i > 0 && ends[most[i-1]].last > ends[i].last {
+			most[i] = most[i-1]
 		}
 	}
+	for _, a := range calls {
+		before, _ := slices.BinarySearchFunc(ends, a.began, func(e end, at time.Time) int {
+			return cmp.Or(e.at.Compare(at), 1)
+		})
+		w.count(count, 1)
+		if before == 0 {
+			continue
+		}
+		if last := ends[most[before-1]]; last.last >= a.runs[0].First {
+			other := calls[last.call]
+			w.Errorf("INVERSION: tag %s: a call that began at %v got %v of %s, and %v of %s were answered at %v",
+				a.tag, a.began.Sub(w.began), a.runs, a.by.id, other.runs, other.by.id, last.at.Sub(w.began))
+		}
+	}
+}
+
+// moveHome makes a room that has a range the home of the tag that is ordered over all rooms: any of them, or with stays
+// another one only if the home has none.
+func (w *world) moveHome(ctx context.Context, d dice, stays bool) error {
+	layout, err := w.admin.Ledger.Refresh(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = w.admin.UpdateTag(ctx, clusterTag, func(s *record.TagSettings) error {
+		if _, has := layout.Layout.Ranges[s.Home]; !has || !stays {
+			s.Home = pick(d, layout.Layout.Rooms())
+		}
+		return nil
+	}, "simulation")
+	if allocator.KindOf(err) == allocator.Invalid {
+		return nil // the layout changed just then
+	}
+	return err
 }

@@ -199,6 +199,7 @@ func weak(t *testing.T, total map[string]int) {
 			"instances left out whose range another room got", "marks that roles refused",
 			"recovers by a clock hours off",
 			"calls of an ordered tag checked", "calls passed on", "takes and releases of an ordered tag",
+			"calls of a tag that is ordered over all rooms checked", "calls passed on twice",
 			"values with a field of a newer version", "values of a newer format",
 			"leases beside a value of a newer format",
 			"fields of a newer version kept", "recovers without hundreds of instances",

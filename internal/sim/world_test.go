@@ -80,7 +80,7 @@ type world struct {
 		waived     map[record.InstanceID]bool // that a migration went on without
 		calls      []answered
 		issued     map[allocator.Tag]map[int64]int // the calls that issued each ID
-		passed     map[int64]passed                // of the ordered tag, by the first ID of an answer
+		passed     map[taggedID]passed             // of ordered tags, by the first ID of an answer
 		quiet      map[string]time.Time            // no caller calls an instance before, by name
 		newer      map[string]bool                 // keys that a newer version wrote, with a field of its own
 		unreadable map[string]bool                 // whole keys that it wrote in a format of its own
@@ -135,13 +135,13 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	w.mu.latest, w.mu.quiet = make(map[string]time.Time), make(map[string]time.Time)
 	w.mu.denied, w.mu.waived = make(map[allocator.Room]bool), make(map[record.InstanceID]bool)
 	w.mu.newer, w.mu.unreadable = make(map[string]bool), make(map[string]bool)
-	w.mu.issued, w.mu.passed = make(map[allocator.Tag]map[int64]int), make(map[int64]passed)
+	w.mu.issued, w.mu.passed = make(map[allocator.Tag]map[int64]int), make(map[taggedID]passed)
 	w.mu.machines, w.mu.tokens = make(map[int64]tenure), make(map[string]*link)
 	w.mu.ticks = make(map[allocator.Tag]map[int64]timedID)
 	w.mem = ledgertest.NewFake(w)
 	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]
 	w.tags = []allocator.Tag{"order", "bounded", strictTag}
-	for _, tag := range []allocator.Tag{fleeting, yearly, orderedTag} {
+	for _, tag := range []allocator.Tag{fleeting, yearly, orderedTag, clusterTag} {
 		if w.dice("has "+string(tag)).chance(3) || *with == string(tag) || *with == wrongClock && tag == yearly {
 			w.tags = append(w.tags, tag)
 		}
@@ -290,6 +290,11 @@ func (w *world) settings(tag allocator.Tag) record.TagSettings {
 	case orderedTag:
 		s.StrictOrder = record.OrderRoom
 		s.TenureHold = pick(w.dice("tenure hold"), []record.Duration{"1s", "3s", "10s"})
+	case clusterTag:
+		d := w.dice("home")
+		s.StrictOrder, s.TenureHold = record.OrderCluster, pick(d, []record.Duration{"1s", "3s", "10s"})
+		layout, _ := w.admin.Ledger.Layout()
+		s.Home = pick(d, layout.Layout.Rooms())
 	}
 	if tag == "bounded" {
 		s.Limit = s.Start + pick(d, []int64{100, 2000, 100_000})

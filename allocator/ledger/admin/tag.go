@@ -56,6 +56,9 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, says creation,
 	if err := a.hasWorkers(ctx, t.Name, t.TagSettings); err != nil {
 		return record.Tag{}, nil, err
 	}
+	if err := a.hasHome(ctx, t.TagSettings); err != nil {
+		return record.Tag{}, nil, err
+	}
 	for range createAttempts {
 		var l life
 		if l, err = a.nextLife(ctx, t, says); err != nil {
@@ -196,7 +199,26 @@ func (a *Admin) PreviewTag(ctx context.Context, name allocator.Tag, revision int
 	if t.Limit != next.Limit {
 		err = next.CheckFormat()
 	}
+	if err == nil && t.Home != next.Home {
+		err = a.hasHome(ctx, next.TagSettings)
+	}
 	return t, next, err
+}
+
+// hasHome checks that the home of a tag, if it has one, is a room of the layout. Its error is Invalid.
+func (a *Admin) hasHome(ctx context.Context, s record.TagSettings) error {
+	if s.Home == "" {
+		return nil
+	}
+	stored, err := a.Ledger.Refresh(ctx)
+	if err != nil {
+		return err
+	}
+	if _, serves := stored.Layout.Ranges[s.Home]; !serves {
+		return allocator.Errorf(allocator.Invalid, "home: room %s has no range; allowed: %v", s.Home,
+			stored.Layout.Rooms())
+	}
+	return nil
 }
 
 // unchangedSince refuses a tag that was stored at another revision than the given one, unless

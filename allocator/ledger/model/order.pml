@@ -1,16 +1,21 @@
 /*
- * The order of a tag's calls in one room, for the model checker spin: section 3.6 of the design. README.md beside it
- * goes through it; march.pml is the model of segments, on which this one stands: all rules that make IDs unique hold.
+ * The order of a tag's calls, for the model checker spin: section 3.6 of the design. README.md beside it goes through
+ * it; march.pml is the model of segments, on which this one stands: all rules that make IDs unique hold.
  *
  * One tag, one room, a few instances that take the tag in turn, a clock that all of them read. What is one step: a
  * transaction of etcd, and what one process does by itself between two of them. A request is done in one step, and its
- * answer comes in another one, or never. All else interleaves, and the clock goes on at any moment.
+ * answer comes in another one, or never. All else interleaves, and the clock goes on at any moment. With two ROOMS it is
+ * the order of the cluster: each instance is in a room of its own, and any of them takes the key at any time, as if its
+ * room had become the home just then.
  *
  * MUTANT_... breaks the protocol in one place. Each must make an assertion fail.
  */
 
 #ifndef INSTANCES
 #define INSTANCES 2
+#endif
+#ifndef ROOMS
+#define ROOMS 1		/* or 2 */
 #endif
 #ifndef TIME
 #define TIME 5		/* the clock's last tick */
@@ -37,17 +42,23 @@
 /* What etcd holds, and a restore takes back. */
 typedef Store {
 	byte epoch;
-	byte next;		/* the room's mark */
+	byte next[ROOMS];	/* the rooms' marks */
 	byte nonce;		/* the tenure in the key, 0 for none; */
 	byte taken;		/* the epoch in which it was taken */
 	bit released;
 	byte rest;		/* with an end above 0: the first ID that it left */
-	byte end
+	byte end;
+	byte room		/* of the tenure in the key */
 }
 Store etcd;
 #define copy(source, to) \
-	to.epoch = source.epoch; to.next = source.next; to.nonce = source.nonce; to.taken = source.taken; \
-	to.released = source.released; to.rest = source.rest; to.end = source.end
+	to.epoch = source.epoch; to.next[0] = source.next[0]; to.next[LAST_ROOM] = source.next[LAST_ROOM]; \
+	to.nonce = source.nonce; to.taken = source.taken; to.released = source.released; to.rest = source.rest; \
+	to.end = source.end; to.room = source.room
+
+#define LAST_ROOM (ROOMS - 1)
+#define ROOM(i) (i % ROOMS)
+#define largest(a, b) (a > b -> a : b)
 
 /* A request: */
 mtype = { none, done };
@@ -59,6 +70,7 @@ typedef Instance {
 	byte confirmed;		/* when the last confirmation was sent */
 	byte first;		/* the chain: IDs from first up to end, */
 	byte end;
+	byte least;		/* with two ROOMS: the floor of the tenure's leases, 0 before it was read */
 #if RESTORES
 	byte told;		/* journal: the end of its leases */
 #endif
@@ -87,7 +99,7 @@ byte now;
 byte tenures;			/* ever begun */
 byte calls;			/* likewise */
 byte highest;			/* the largest ID that was answered */
-short answered;			/* the IDs that were: bit k is ID k */
+short answered[ROOMS];		/* the IDs that were, of each room: bit k is ID k; residues keep those of two apart */
 #if RESTORES
 bit restored;			/* and no recover went through since: no connection was checked */
 Store backup;			/* epoch 0: none was taken */
@@ -124,10 +136,27 @@ byte stale;			/* the nonce in the key before the last take */
 #define FREE (etcd.released && etcd.taken == etcd.epoch)
 #endif
 #ifdef MUTANT_ORDER_OLD_REST
-#define REST (etcd.released && etcd.end > 0)
+#define REST(i) (etcd.released && etcd.end > 0)
 #else
-#define REST (FREE && etcd.end == etcd.next && etcd.end > 0)
+#define REST(i) (FREE && etcd.room == ROOM(i) && etcd.end == etcd.next[ROOM(i)] && etcd.end > 0)
 #endif
+
+#if ROOMS > 1
+#ifdef MUTANT_ORDER_MARKS_BEFORE_TAKE
+#define READS_FLOOR(i) (in[i].tenure == 0)
+#else
+#define READS_FLOOR(i) (in[i].tenure > 0 && HELD(i) && IN_FORCE(in[i].epoch))
+#endif
+#ifdef MUTANT_ORDER_MARKS_OF_ONE_ROOM
+#define FLOOR(i) etcd.next[ROOM(i)]
+#else
+#define FLOOR(i) largest(etcd.next[0], etcd.next[1])
+#endif
+#define HAS_FLOOR(i) (in[i].least > 0)
+#else
+#define HAS_FLOOR(i) true
+#endif
+#define BASE(i) largest(etcd.next[ROOM(i)], in[i].least)
 
 /* A request that is done now was sent now, or a tick before. */
 inline before(at) {
@@ -139,7 +168,7 @@ inline before(at) {
 
 /* The tenure ends here; so does its chain. */
 inline ends(i) {
-	in[i].tenure = 0; in[i].epoch = 0; in[i].opens = 0; in[i].confirmed = 0;
+	in[i].tenure = 0; in[i].epoch = 0; in[i].opens = 0; in[i].confirmed = 0; in[i].least = 0;
 #ifndef MUTANT_ORDER_CHAIN_KEPT
 	in[i].first = 0; in[i].end = 0;
 #endif
@@ -165,7 +194,7 @@ proctype instance(byte i) {
 	:: atomic { in[i].tenure == 0 && in[i].take == none && tenures < TENURES ->
 		in[i].takeFree = FREE; in[i].takeEpoch = etcd.epoch; before(in[i].takeSent);
 		if
-		:: REST -> in[i].takeRest = etcd.rest; in[i].takeEnd = etcd.end
+		:: REST(i) -> in[i].takeRest = etcd.rest; in[i].takeEnd = etcd.end
 		:: else
 		fi;
 #ifdef MUTANT_ORDER_STALE_READ
@@ -173,6 +202,7 @@ proctype instance(byte i) {
 #endif
 		tenures++;
 		etcd.nonce = tenures; etcd.taken = etcd.epoch; etcd.released = 0; etcd.rest = 0; etcd.end = 0;
+		etcd.room = ROOM(i);
 		in[i].takeNonce = tenures; in[i].take = done;
 		if
 		:: LOST -> forgetsTake(i)
@@ -184,7 +214,7 @@ proctype instance(byte i) {
 		:: in[i].tenure == 0 ->
 			in[i].tenure = in[i].takeNonce; in[i].epoch = in[i].takeEpoch; in[i].confirmed = in[i].takeSent;
 #if RESTORES
-			in[i].told = (in[i].takeEnd > in[i].told -> in[i].takeEnd : in[i].told);
+			in[i].told = largest(in[i].takeEnd, in[i].told);
 #endif
 #ifdef MUTANT_ORDER_CHAIN_KEPT
 			if
@@ -229,12 +259,17 @@ proctype instance(byte i) {
 		fi;
 		answers(i) }
 
+#if ROOMS > 1
+	/* The marks of all rooms. */
+	:: atomic { in[i].least == 0 && READS_FLOOR(i) && !LOST -> in[i].least = FLOOR(i) }
+#endif
+
 	/* A lease, and its answer. */
-	:: atomic { in[i].tenure > 0 && in[i].lease == none && in[i].first == in[i].end && etcd.next + STEP <= IDS &&
-		HELD(i) && IN_FORCE(in[i].epoch) ->
-		in[i].leaseFirst = etcd.next; etcd.next = etcd.next + STEP; in[i].leaseEnd = etcd.next;
+	:: atomic { in[i].tenure > 0 && in[i].lease == none && in[i].first == in[i].end && BASE(i) + STEP <= IDS &&
+		HAS_FLOOR(i) && HELD(i) && IN_FORCE(in[i].epoch) ->
+		in[i].leaseFirst = BASE(i); in[i].leaseEnd = in[i].leaseFirst + STEP; etcd.next[ROOM(i)] = in[i].leaseEnd;
 #if RESTORES
-		in[i].told = (etcd.next > in[i].told -> etcd.next : in[i].told);
+		in[i].told = largest(in[i].leaseEnd, in[i].told);
 #endif
 		in[i].leaseFor = in[i].tenure; in[i].lease = done;
 		if
@@ -262,9 +297,9 @@ proctype instance(byte i) {
 		if
 		:: MAY(i) ->
 			assert(in[i].id > in[i].floor);
-			assert(!(answered & (1 << in[i].id)));
-			answered = answered | (1 << in[i].id);
-			highest = (in[i].id > highest -> in[i].id : highest);
+			assert(!(answered[ROOM(i)] & (1 << in[i].id)));
+			answered[ROOM(i)] = answered[ROOM(i)] | (1 << in[i].id);
+			highest = largest(in[i].id, highest);
 			in[i].call = 0; in[i].floor = 0
 		:: else -> in[i].call = 1 /* the ID is a gap */
 		fi;
@@ -304,7 +339,7 @@ proctype instance(byte i) {
 
 init {
 	byte j = 0;
-	etcd.epoch = 1; etcd.next = 1;
+	etcd.epoch = 1; etcd.next[0] = 1; etcd.next[LAST_ROOM] = 1;
 #if RESTORES
 	epochs = 1;
 #endif
@@ -328,7 +363,7 @@ init {
 		k = 0;
 		do
 		:: k < INSTANCES ->
-			etcd.next = (in[k].told > etcd.next -> in[k].told : etcd.next);
+			etcd.next[ROOM(k)] = largest(in[k].told, etcd.next[ROOM(k)]);
 			forgetsTake(k); forgetsLease(k); answers(k);
 			k++
 		:: else -> break

@@ -33,6 +33,8 @@ const (
 	livesFormat = 6
 
 	orderFormat = 7 // of a tag with a strict order. It is of generation 2.
+
+	clusterFormat = 8 // of a tag with a strict order over all rooms. It is of generation 2, too.
 )
 
 // Value is a pointer to a struct that is stored. Its method format, if it has one, returns the

@@ -11,15 +11,19 @@ import (
 // answered gets a larger ID. Empty is no order.
 type StrictOrder string
 
-// OrderRoom is the order over the calls of each room.
-const OrderRoom StrictOrder = "room"
+// The orders: over the calls of each room, and over those of all rooms.
+const (
+	OrderRoom    StrictOrder = "room"
+	OrderCluster StrictOrder = "cluster"
+)
 
 // DefaultTenureHold is the tenure_hold of an ordered tag for which none was chosen.
 const DefaultTenureHold Duration = "3s"
 
-// Holder is the stored value of the key of an ordered tag in a room: the tenure that has the tag, or had it last. The
-// key is never deleted, not with its tag. See section 3.6 of the design.
+// Holder is the stored value of the key of an ordered tag, in a room or for all rooms: the tenure that has the tag, or
+// had it last. The key is never deleted, not with its tag. See section 3.6 of the design.
 type Holder struct {
+	Room        allocator.Room     `json:"room,omitempty"` // of the instance, where the key is that of all rooms
 	Instance    allocator.Instance `json:"instance"`
 	Incarnation string             `json:"incarnation"`
 	Address     string             `json:"address"` // where the instance serves gRPC

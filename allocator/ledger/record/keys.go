@@ -93,8 +93,11 @@ func (k Keys) Client(room allocator.Room, id WorkerID) string {
 	return k.key(Clients, KeyParts{Room: room, Worker: id})
 }
 
-// Holder names the key of the holder of an ordered tag in a room.
+// Holder names the key of the holder of an ordered tag in a room, or of all rooms if room is empty.
 func (k Keys) Holder(room allocator.Room, tag allocator.Tag) string {
+	if room == "" {
+		return k.key(Orders, KeyParts{Tag: tag})
+	}
 	return k.key(Holders, KeyParts{Room: room, Tag: tag})
 }
 

@@ -34,6 +34,7 @@ const (
 	Windows       Kind = "windows"
 	Clients       Kind = "clients"
 	Holders       Kind = "holders"
+	Orders        Kind = "orders"
 	Workers       Kind = "workers"
 	Machines      Kind = "machines"
 	Migrations    Kind = "migrations"
@@ -75,6 +76,7 @@ var kinds = []kind{
 	{name: Windows, parts: []part{ofRoom, ofWidth, ofNumber}, read: readWindow, byRoom: true, kept: true},
 	{name: Clients, parts: []part{ofRoom, ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true},
 	{name: Holders, parts: []part{ofRoom, ofTag}, read: readHolder, byRoom: true, kept: true},
+	{name: Orders, parts: []part{ofTag}, read: readHolder, byRoom: true, kept: true},
 	{name: Workers, parts: []part{ofWidth, ofNumber}, read: reads[Worker], byRoom: true, kept: true, old: true},
 	{name: Machines, parts: []part{ofWidth, ofNumber}, read: reads[Machine], byRoom: true, kept: true, old: true},
 	{name: Migrations, parts: []part{ofULID}, read: readMigration, byConsole: true},

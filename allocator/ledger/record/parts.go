@@ -133,8 +133,12 @@ func readWindow(key KeyParts, kv store.KV) (any, error) {
 	return w, err
 }
 
-func readHolder(_ KeyParts, kv store.KV) (any, error) {
+// readHolder reads the key of a room, or that of all rooms, which has the holder's.
+func readHolder(key KeyParts, kv store.KV) (any, error) {
 	h, err := decode[Holder](kv)
+	if err == nil && (h.Room == "") != (key.Kind == "holders") {
+		err = impossible(kv.Key, "holds room %q", h.Room)
+	}
 	h.KV = kv
 	return h, err
 }

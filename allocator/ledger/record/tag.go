@@ -34,9 +34,11 @@ type TagSettings struct {
 	// changes, nor does TenureHold.
 	StrictOrder StrictOrder `json:"strict_order,omitempty"`
 	// TenureHold is how long the process that issues an ordered tag goes on after the sending of its last confirmation.
-	TenureHold    Duration  `json:"tenure_hold,omitempty"`
-	Prescale      int64     `json:"prescale,string,omitempty"`
-	PrescaleUntil time.Time `json:"prescale_until,omitzero"`
+	TenureHold Duration `json:"tenure_hold,omitempty"`
+	// Home is the room whose instances issue the IDs of a tag that is ordered over all rooms.
+	Home          allocator.Room `json:"home,omitempty"`
+	Prescale      int64          `json:"prescale,string,omitempty"`
+	PrescaleUntil time.Time      `json:"prescale_until,omitzero"`
 	// Skip is the least ID that any room may lease, also one that comes later, where an operator
 	// made all rooms jump ahead. Skips has more of some rooms. See SkipTag.
 	Skip  int64 `json:"skip,string,omitempty"`
@@ -152,13 +154,20 @@ func (s TagSettings) validateOrder() error {
 	switch {
 	case s.StrictOrder == "" && s.TenureHold != "":
 		return allocator.Errorf(allocator.Invalid, "tenure_hold: %s; allowed: only with strict_order", s.TenureHold)
+	case s.StrictOrder != OrderCluster && s.Home != "":
+		return allocator.Errorf(allocator.Invalid, "home: %s; allowed: only with strict_order %s", s.Home, OrderCluster)
 	case s.StrictOrder == "":
 		return nil
-	case s.StrictOrder != OrderRoom:
-		return allocator.Errorf(allocator.Invalid, "strict_order: %q; allowed: %s", s.StrictOrder, OrderRoom)
+	case s.StrictOrder != OrderRoom && s.StrictOrder != OrderCluster:
+		return allocator.Errorf(allocator.Invalid, "strict_order: %q; allowed: %s, %s", s.StrictOrder, OrderRoom,
+			OrderCluster)
 	case s.TenureHold.validate() != nil || hold < leastTenureHold || hold > longestTenureHold:
 		return allocator.Errorf(allocator.Invalid, "tenure_hold: %s; allowed: %v to %v", s.TenureHold, leastTenureHold,
 			longestTenureHold)
+	}
+	if _, err := allocator.ParseRoom(string(s.Home)); s.StrictOrder == OrderCluster && err != nil {
+		return allocator.Errorf(allocator.Invalid, "home: %q; allowed with strict_order %s: the room whose instances "+
+			"issue the IDs", s.Home, OrderCluster)
 	}
 	return nil
 }
@@ -239,8 +248,11 @@ func (t Tag) Encode(nonce string) []byte {
 // format: a tag of time-ordered IDs, and one with a period, issue other IDs than a plain
 // counter; a tombstone is no tag. A program that does not know the order of a tag must not read it, living or deleted.
 func (t *Tag) format() int {
-	if t.StrictOrder != "" {
+	switch t.StrictOrder {
+	case OrderRoom:
 		return orderFormat
+	case OrderCluster:
+		return clusterFormat
 	}
 	if !t.Deleted.IsZero() || t.Skip > 0 || t.Least > 0 {
 		return livesFormat

@@ -30,6 +30,8 @@ const (
 	StrictOrder_STRICT_ORDER_UNSPECIFIED StrictOrder = 0
 	// Those of each room.
 	StrictOrder_STRICT_ORDER_ROOM StrictOrder = 1
+	// Those of all rooms.
+	StrictOrder_STRICT_ORDER_CLUSTER StrictOrder = 2
 )
 
 // Enum value maps for StrictOrder.
@@ -37,10 +39,12 @@ var (
 	StrictOrder_name = map[int32]string{
 		0: "STRICT_ORDER_UNSPECIFIED",
 		1: "STRICT_ORDER_ROOM",
+		2: "STRICT_ORDER_CLUSTER",
 	}
 	StrictOrder_value = map[string]int32{
 		"STRICT_ORDER_UNSPECIFIED": 0,
 		"STRICT_ORDER_ROOM":        1,
+		"STRICT_ORDER_CLUSTER":     2,
 	}
 )
 
@@ -351,14 +355,17 @@ type Tag struct {
 	// Divides the IDs by the calendar: a counter that begins anew each day, month or year.
 	// Chosen when the tag is created. Absent in other tags.
 	Period *Period `protobuf:"bytes,18,opt,name=period,proto3" json:"period,omitempty"`
-	// Gives a call that begins after another one was answered a larger ID, in each room. One
-	// instance of the room then issues all IDs of the tag, and others pass calls on to it.
+	// Gives a call that begins after another one was answered a larger ID, in each room or in
+	// all of them. One instance then issues all IDs of the tag, and others pass calls on to it.
 	// Chosen when the tag is created. Default none.
 	StrictOrder StrictOrder `protobuf:"varint,21,opt,name=strict_order,json=strictOrder,proto3,enum=march.v1.StrictOrder" json:"strict_order,omitempty"`
 	// With strict_order: how long the instance that issues the IDs goes on after etcd last
 	// confirmed that it does, and how long another one waits after it was killed. Chosen when
 	// the tag is created. 1 s to 60 s; default 3 s.
 	TenureHold *durationpb.Duration `protobuf:"bytes,22,opt,name=tenure_hold,json=tenureHold,proto3" json:"tenure_hold,omitempty"`
+	// With STRICT_ORDER_CLUSTER: the room whose instances issue the IDs. It must be given, and
+	// be a room of the layout.
+	Home string `protobuf:"bytes,23,opt,name=home,proto3" json:"home,omitempty"`
 	// Output only: the revision of etcd at which these settings were stored, for if_revision.
 	Revision      int64 `protobuf:"varint,30,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -547,6 +554,13 @@ func (x *Tag) GetTenureHold() *durationpb.Duration {
 		return x.TenureHold
 	}
 	return nil
+}
+
+func (x *Tag) GetHome() string {
+	if x != nil {
+		return x.Home
+	}
+	return ""
 }
 
 func (x *Tag) GetRevision() int64 {
@@ -1209,7 +1223,7 @@ var File_march_v1_tag_proto protoreflect.FileDescriptor
 
 const file_march_v1_tag_proto_rawDesc = "" +
 	"\n" +
-	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbe\b\n" +
+	"\x12march/v1/tag.proto\x12\bmarch.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd2\b\n" +
 	"\x03Tag\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\x05start\x18\x02 \x01(\x03B\x020\x01H\x00R\x05start\x88\x01\x01\x12\x1d\n" +
@@ -1234,7 +1248,8 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x06period\x18\x12 \x01(\v2\x10.march.v1.PeriodR\x06period\x128\n" +
 	"\fstrict_order\x18\x15 \x01(\x0e2\x15.march.v1.StrictOrderR\vstrictOrder\x12:\n" +
 	"\vtenure_hold\x18\x16 \x01(\v2\x19.google.protobuf.DurationR\n" +
-	"tenureHold\x12\x1a\n" +
+	"tenureHold\x12\x12\n" +
+	"\x04home\x18\x17 \x01(\tR\x04home\x12\x1a\n" +
 	"\brevision\x18\x1e \x01(\x03R\brevision\x1a8\n" +
 	"\n" +
 	"SkipsEntry\x12\x10\n" +
@@ -1299,10 +1314,11 @@ const file_march_v1_tag_proto_rawDesc = "" +
 	"\x04step\x18\x02 \x01(\x03R\x04step\x125\n" +
 	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"6\n" +
 	"\x13PrescaleTagResponse\x12\x1f\n" +
-	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag*B\n" +
+	"\x03tag\x18\x01 \x01(\v2\r.march.v1.TagR\x03tag*\\\n" +
 	"\vStrictOrder\x12\x1c\n" +
 	"\x18STRICT_ORDER_UNSPECIFIED\x10\x00\x12\x15\n" +
-	"\x11STRICT_ORDER_ROOM\x10\x01*k\n" +
+	"\x11STRICT_ORDER_ROOM\x10\x01\x12\x18\n" +
+	"\x14STRICT_ORDER_CLUSTER\x10\x02*k\n" +
 	"\n" +
 	"PeriodUnit\x12\x1b\n" +
 	"\x17PERIOD_UNIT_UNSPECIFIED\x10\x00\x12\x14\n" +

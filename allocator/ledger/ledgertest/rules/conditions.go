@@ -1,9 +1,11 @@
 package rules
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -41,15 +43,18 @@ func needs(prefix string, before Before, w Write) []string {
 	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
 		all := []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag),
 			prefix + "rooms/" + string(w.Room) + "/", w.Key}
-		if t, _ := before.Tag(w.Entry.Tag); t.StrictOrder != "" {
+		switch t, _ := before.Tag(w.Entry.Tag); t.StrictOrder {
+		case record.OrderRoom:
 			all = append(all, prefix+"holders/"+string(w.Room)+"/"+string(w.Entry.Tag))
+		case record.OrderCluster:
+			all = append(all, prefix+"orders/"+string(w.Entry.Tag))
 		}
 		return all
-	case w.Kind == "holders" && w.Entry.Holder.Released:
+	case w.Entry.Holder != nil && w.Entry.Holder.Released:
 		return []string{w.Key}
-	case w.Kind == "holders":
+	case w.Entry.Holder != nil:
 		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag),
-			prefix + "rooms/" + string(w.Room) + "/", w.Key}
+			prefix + "rooms/" + string(cmp.Or(w.Room, w.Entry.Holder.Room)) + "/", w.Key}
 	case slices.Contains([]string{"workers", "windows", "machines", "clients"}, w.Kind) &&
 		before.Epoch().Halted != nil: // a recover raises it
 		return []string{prefix + "epoch", w.Key}
