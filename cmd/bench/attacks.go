@@ -44,7 +44,7 @@ var attackKinds = []attack{
 	{"silent", "60,000 silent streams on one connection", silent, pressure{total: 60_000}, 5},
 	{"eager", "500 eager streams of one caller, opened again where refused", eager, pressure{sent: 10_000}, 5},
 	{"reopened", "500 eager streams of one caller, opened again without a pause", reopener, pressure{sent: 1_000}, 5},
-	{"callers", "500 eager streams of 50 callers", eagerCallers, pressure{total: 1_000_000, waiting: 100_000}, 5},
+	{"callers", "500 eager streams of 50 callers", eagerCallers, pressure{total: 500_000, waiting: 100_000}, 5},
 	{"deaf", "500 eager streams of one caller that reads no answer", deaf, pressure{total: 10_000}, 5},
 	{"unknown", "2,000 callers of unknown tags", unknownTags, pressure{total: 2_000}, 5},
 }
