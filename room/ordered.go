@@ -336,8 +336,8 @@ func (p *passed) fails(began time.Time, answered bool, err error) {
 	}
 	if !p.takes.Swap(true) { // where instances cannot call each other, of TLS say, this comes again and again
 		p.tags.lines.silent.Log(time.Now(), p.tags.log.Warn, "another instance does not answer the calls for an "+
-			"ordered tag that this one passes on: the tag gets another holder, or is asked for elsewhere", "tag", p.name, "instance",
-			p.holder.Instance, "address", p.holder.Address, "error", err)
+			"ordered tag that this one passes on: the tag gets another holder, or is asked for elsewhere", "tag",
+			p.name, "instance", p.holder.Instance, "address", p.holder.Address, "error", err)
 	}
 }
 

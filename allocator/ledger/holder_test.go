@@ -429,7 +429,7 @@ func TestYoungTenureIsStickyForTheOneThatItWasTakenFrom(t *testing.T) {
 			t.Fatalf("held by %+v", was)
 		}
 		time.Sleep(time.Minute)
-		_, other = p.hold(t, "")
+		p.hold(t, "")
 		q.hold(t, "")
 		if _, other = p.hold(t, ""); p.Sticky("o", other) {
 			t.Error("a tenure is sticky for a process from which another one took it a minute ago")

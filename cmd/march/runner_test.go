@@ -59,7 +59,7 @@ func (line commandLine) run(files string, codes *json.Encoder) (err error) {
 		name, value, _ := strings.Cut(setting, "=")
 		_ = os.Setenv(name, value)
 	}
-	if err = os.Chdir(line.Dir); err != nil {
+	if err := os.Chdir(line.Dir); err != nil {
 		return err
 	}
 	if os.Stdout, err = os.Create(filepath.Join(files, "stdout")); err != nil {

@@ -291,12 +291,12 @@ func run(ts *testscript.TestScript, args ...string) int {
 		if args[0] == "exec" {
 			args = args[1:]
 		}
+		err := ts.Exec(args[0], args[1:]...)
 		var exit *exec.ExitError
-		if err := ts.Exec(args[0], args[1:]...); errors.As(err, &exit) {
+		if errors.As(err, &exit) {
 			return exit.ExitCode()
-		} else {
-			ts.Check(err)
 		}
+		ts.Check(err)
 		return 0
 	}
 	stdout, stderr, code, err := runLine(of(ts).tb.Context(), ts.MkAbs("."), scriptEnv(ts), args...)

@@ -56,6 +56,12 @@ type view struct {
 	first      atomic.Pointer[head]   // nil before the first tags were read
 }
 
+// head is where the first tags by name ended when they were last read: of the most that were.
+type head struct {
+	tags int
+	end  string // the key after them
+}
+
 // New returns the administration of a ledger's cluster.
 func New(l *ledger.Ledger, cfg Config) *Admin {
 	cfg.MaxTags, cfg.Formats = cmp.Or(cfg.MaxTags, defaultMaxTags), cmp.Or(cfg.Formats, record.Formats)

@@ -79,16 +79,6 @@ func (a *view) EachTagIn(ctx context.Context, rooms []allocator.Room,
 	return record.Walk{Keys: a.keys, Gets: a.Ledger.Gets}.EachTag(ctx, rooms, use)
 }
 
-// FirstTags is EachTagIn for the first n tags by name, which it reads at once: see Tags.
-func (a *view) FirstTags(ctx context.Context, n int, rooms []allocator.Room,
-	use func(record.Tag, map[allocator.Room]record.Mark) error) error {
-	first, _, err := a.Tags(ctx, "", "", 0, n)
-	if err == nil && len(first) > 0 {
-		_, err = record.Walk{Keys: a.keys, Gets: a.Ledger.Gets}.WithMarks(ctx, rooms, first, use)
-	}
-	return err
-}
-
 // past is what etcd has of a name: its key, and its marks in all rooms that ever were.
 type past struct {
 	kv    store.KV

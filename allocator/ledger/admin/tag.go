@@ -338,10 +338,14 @@ func (a *view) Tags(ctx context.Context, prefix string, after allocator.Tag,
 	return tags, bad, err
 }
 
-// head is where the first tags by name ended when they were last read: of the most that were.
-type head struct {
-	tags int
-	end  string // the key after them
+// FirstTags is EachTagIn for the first n tags by name, which it reads at once: see Tags.
+func (a *view) FirstTags(ctx context.Context, n int, rooms []allocator.Room,
+	use func(record.Tag, map[allocator.Room]record.Mark) error) error {
+	first, _, err := a.Tags(ctx, "", "", 0, n)
+	if err == nil && len(first) > 0 {
+		_, err = record.Walk{Keys: a.keys, Gets: a.Ledger.Gets}.WithMarks(ctx, rooms, first, use)
+	}
+	return err
 }
 
 // DeletedTags is Tags for the tombstones of deleted tags.
