@@ -38,6 +38,9 @@ func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source alloca
 		if silent = before.silent; before.takes.Load() {
 			silent = before.holder.Nonce
 		}
+		if before.refused.Load() {
+			p.nth = before.nth + 1
+		}
 	}
 	var tenure *ledger.Tenure
 	var other *record.Holder
@@ -227,6 +230,7 @@ type passed struct {
 	text   *texts.Text
 	holder record.Holder // without a nonce any instance of the home: see atHome
 	brief  bool          // no process held the tag: who does is asked once that instance has issued
+	nth    int           // how many instances of the home have refused a call before, one after another
 	silent string        // the nonce of a holder that does not answer, in place of which any instance is asked
 	to     *neighbour
 
@@ -234,6 +238,7 @@ type passed struct {
 	closed  atomic.Bool
 	failing atomic.Bool // no call was answered with IDs since the last one that was not
 	takes   atomic.Bool // this instance is to take the tag
+	refused atomic.Bool // an instance of the home refused a call
 	mu      struct {
 		sync.Mutex
 		looks int       // at the holder's key, since failing was set
@@ -248,7 +253,7 @@ func (p *passed) elsewhere() bool { return p.home != "" && p.home != p.tags.cfg.
 // pass makes a call for n IDs at the holder. Its errors are the holder's, allocator.ErrClosed if the tag has another
 // issuer, and Unavailable. A call that another instance passed on goes no further, but from another room to the home's
 // holder.
-func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) error) error {
+func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) error) (err error) {
 	p.used.Store(time.Now().UnixNano())
 	if p.closed.Load() { // the tag may have another life, with other texts
 		return allocator.ErrClosed
@@ -263,6 +268,13 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 	most := passFor
 	if p.holder.Nonce == "" {
 		most = homeFor
+	}
+	if p.nth > 0 {
+		defer func() {
+			if err != nil { // the next call begins with any instance
+				p.tags.remove(p.name, p)
+			}
+		}()
 	}
 	for {
 		began := time.Now()
@@ -281,14 +293,12 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 			}
 			return nil
 		case ctx.Err() != nil && p.holder.Nonce == "":
-			return allocator.Errorf(allocator.Unavailable, "tag %s: its IDs are issued in room %s, its home, of which "+
-				"instance %s did not answer before the caller's deadline; if the home is lost, `march tag update %s --home "+
-				"ROOM` moves it: %w", p.name, p.home, p.holder.Instance, p.name, context.Cause(ctx))
+			return p.late(ctx)
 		case ctx.Err() != nil:
 			return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s, which issues its IDs, did not answer "+
 				"before the caller's deadline: %w", p.name, p.holder.Instance, context.Cause(ctx))
-		case answered && p.holder.Nonce == "" && kind != allocator.Invalid && kind != allocator.Exhausted:
-			// another instance of the home may issue
+		case answered && p.holder.Nonce == "" && kind != allocator.Invalid && kind != allocator.Exhausted && p.nth < 2:
+			p.refused.Store(true) // another instance of the home may issue
 		case answered && (kind == allocator.Denied || kind == allocator.Unauthenticated || kind == allocator.TooMany):
 			p.tags.lines.refused.Log(time.Now(), p.tags.log.Error, "another instance refuses the calls for an ordered "+
 				"tag that this one passes on: its policy must allow them to this instance", "tag", p.name, "instance",
@@ -305,6 +315,13 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 			return err
 		}
 	}
+}
+
+// late returns the error of a call whose deadline ended before an instance of the home issued its IDs.
+func (p *passed) late(ctx context.Context) error {
+	return allocator.Errorf(allocator.Unavailable, "tag %s: its IDs are issued in room %s, its home, of which instance "+
+		"%s did not issue any before the caller's deadline; if the home is lost, `march tag update %s --home ROOM` "+
+		"moves it: %w", p.name, p.home, p.holder.Instance, p.name, context.Cause(ctx))
 }
 
 // answers notes that the holder issues.
@@ -352,6 +369,9 @@ func (p *passed) look(ctx context.Context) error {
 		}
 		return l.err
 	case <-ctx.Done():
+		if p.holder.Nonce == "" {
+			return p.late(ctx)
+		}
 		return allocator.Errorf(allocator.Unavailable, "tag %s: it was not read who issues its IDs before the "+
 			"caller's deadline: %w", p.name, context.Cause(ctx))
 	}

@@ -3,6 +3,7 @@ package room_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,7 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
@@ -137,6 +140,7 @@ func TestOrderedTagGoesToAnotherInstance(t *testing.T) {
 
 // peers is the network between the instances of a room.
 type peers struct {
+	deny  atomic.Bool  // each call is denied,
 	cut   atomic.Bool  // no call arrives,
 	away  atomic.Value // nor one at this address
 	calls atomic.Int64 // that were made
@@ -153,6 +157,9 @@ func (p *peers) on(cfg *room.Config) {
 			p.calls.Add(1)
 			if p.cut.Load() || p.away.Load() == any(address) {
 				return status.Error(codes.Unavailable, "connection refused")
+			}
+			if p.deny.Load() {
+				return api.ToStatus(allocator.Errorf(allocator.Denied, "not allowed"))
 			}
 			return invoke(ctx, method, request, answer, conn, o...)
 		}
@@ -343,6 +350,26 @@ func TestHomeMoves(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A call without a deadline ends, too. Once the home's policy is right, the next call is answered.
+func TestHomeThatRefuses(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+		cluster.tag(everywhere, "o")
+		cluster.start("a", "a1", nil)
+		cluster.start("a", "a2", nil)
+		b := cluster.start("b", "b1", network.on)
+		network.deny.Store(true)
+		if _, err := b.next("o"); err == nil || !strings.Contains(err.Error(), "refuses this instance") {
+			t.Errorf("the error is %v", err)
+		}
+		if n := network.calls.Load(); n != 3 {
+			t.Errorf("instances of the home were asked %d times, want 3", n)
+		}
+		network.deny.Store(false)
+		b.mustNext("o")
+	})
 }
 
 func TestPassedCallsAreCountedOnce(t *testing.T) {

@@ -269,7 +269,8 @@ func (s *tagSource) base(state *State, terms record.Terms, present period.Span) 
 func (s *State) NextBases(t record.Tag, marks map[allocator.Room]record.Mark,
 	now time.Time) func(allocator.Room) (base, floor int64, err error) {
 	terms, present := t.Terms().At(now)
-	source := &tagSource{instance: &Instance{}, name: t.Name, terms: terms, floor: &floor{}}
+	source := &tagSource{instance: &Instance{}, name: t.Name, terms: terms, floor: &floor{},
+		cluster: t.StrictOrder == record.OrderCluster}
 	floors := s.layout.Floors(s.margins, terms, marks)
 	return func(room allocator.Room) (int64, int64, error) {
 		source.instance.room, source.mark, source.floor.Floor = room, marks[room], floors(room)
