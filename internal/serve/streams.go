@@ -2,7 +2,6 @@ package serve
 
 import (
 	"context"
-	"math"
 	"net"
 	"runtime"
 	"sync/atomic"
@@ -120,9 +119,11 @@ const (
 	mostUnsent = 32 << 10
 	// frames are the bytes of a message in HTTP/2 and gRPC besides its own.
 	frames = 9 + 5
-	// unsentFor is how long a stream waits at most, as the count is not exact. A client that reads nothing for so long
-	// may have more answers wait: up to a window of each stream.
-	unsentFor = 5 * time.Second
+	// unsentFor is how long a stream waits at most, as the count is not exact, and streams of several callers may share
+	// a connection. A client that reads nothing for so long may have more answers wait: up to a window of each stream.
+	unsentFor = time.Second
+	// window is how many bytes of a stream's answers can wait at most: HTTP/2's, unless the client gave it another one.
+	window = 64 << 10
 )
 
 // wrote notes that bytes were written.
@@ -145,6 +146,7 @@ func (u *unsent) wait(ctx context.Context) {
 		case <-u.written:
 		case <-late.C:
 			u.bytes.Store(mostUnsent / 2)
+			late.Reset(unsentFor)
 		case <-ctx.Done():
 			return
 		}
@@ -228,7 +230,7 @@ func (c *call) ask() {
 func (c *callers) bound(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	taking := &turn{ServerStream: stream, call: callOf(stream.Context()), turns: c.turns}
-	if info.FullMethod == healthpb.Health_Watch_FullMethodName {
+	if taking.watch = info.FullMethod == healthpb.Health_Watch_FullMethodName; taking.watch {
 		return handler(server, taking)
 	}
 	caller := Caller(stream.Context()).String()
@@ -242,7 +244,7 @@ func (c *callers) bound(server any, stream grpc.ServerStream, info *grpc.StreamS
 	defer taking.end()
 	err := handler(server, taking)
 	if stream.Context().Err() != nil && taking.call != nil { // the answers that wait are never written
-		taking.call.conn.unsent.wrote(math.MaxInt32)
+		taking.call.conn.unsent.wrote(int(min(taking.sent.Load(), window)))
 	}
 	return err
 }
@@ -291,6 +293,8 @@ type turn struct {
 	grpc.ServerStream
 	call  *call
 	turns *turns
+	watch bool         // it watches the server's health, and waits for nothing
+	sent  atomic.Int64 // bytes of answers
 	has   atomic.Bool
 	timer *time.Timer // ends a long turn; nil before the first
 }
@@ -298,7 +302,7 @@ type turn struct {
 // RecvMsg implements grpc.ServerStream.
 func (t *turn) RecvMsg(m any) error {
 	t.end()
-	if t.call != nil {
+	if t.call != nil && !t.watch {
 		t.call.conn.unsent.wait(t.Context())
 	}
 	if err := t.ServerStream.RecvMsg(m); err != nil {
@@ -325,7 +329,9 @@ func (t *turn) RecvMsg(m any) error {
 // SendMsg implements grpc.ServerStream.
 func (t *turn) SendMsg(m any) error {
 	if of, ok := m.(proto.Message); ok && t.call != nil {
-		t.call.conn.unsent.bytes.Add(int64(proto.Size(of) + frames))
+		n := int64(proto.Size(of) + frames)
+		t.sent.Add(n)
+		t.call.conn.unsent.bytes.Add(n)
 	}
 	return t.ServerStream.SendMsg(m)
 }
