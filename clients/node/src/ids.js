@@ -1,4 +1,4 @@
-// The arithmetic of IDs: segments of counters, and ticks of time-ordered tags. It asks no room and no clock.
+// What a client holds: segments of counters, and windows of time-ordered tags. It asks no room and no clock.
 
 const min = (a, b) => (a < b ? a : b);
 const max = (a, b) => (a > b ? a : b);
@@ -14,125 +14,120 @@ export class Run {
   }
 }
 
+/** runOf returns the IDs of a run of an answer. */
+export const runOf = ({ first, count, stride }) => new Run(BigInt(first), Number(count), BigInt(stride ?? 1));
+
 /** Part is a room's part of a layout: the IDs with lower <= id mod boundary < upper. */
 export class Part {
-  constructor(message) {
-    const range = message?.range ?? {};
-    [this.version, this.boundary, this.lower, this.upper] = [
-      message?.version, message?.boundary, range.lower, range.upper].map((n) => BigInt(n ?? 0));
+  constructor({ version = 0, boundary = 0, range } = {}) {
+    const { lower = 0, upper = 0 } = range ?? {};
+    [this.version, this.boundary, this.lower, this.upper] = [version, boundary, lower, upper].map(BigInt);
   }
 
-  /** outdates reports whether a room with this part must replace a segment. */
-  outdates(s) {
-    const kept = this.boundary === s.boundary && this.lower <= s.lower && s.upper <= this.upper;
-    return s.version < this.version && !kept;
+  /** outdates reports whether a room with this part must replace what it leased of an older one. */
+  outdates(old) {
+    const kept = this.boundary === old.boundary && this.lower <= old.lower && old.upper <= this.upper;
+    return old.version < this.version && !kept;
   }
 }
 
-/** Segment is count IDs of a part: first, and the smallest ones above it. From until on none may be issued. */
-export class Segment extends Part {
-  constructor(message, until = Infinity) {
-    super(message);
-    this.first = BigInt(message.first);
-    this.count = Number(message.count);
-    this.until = until; // by the client's clock
-  }
-
-  /** check throws if the segment cannot be an answer to a request for so many IDs. */
-  check(asked) {
-    const residue = this.boundary > 0n ? this.first % this.boundary : -1n;
-    if (!(0n <= this.lower && this.lower <= residue && residue < this.upper && this.upper <= this.boundary &&
-      this.version > 0n && this.count > 0 && this.count <= asked && this.at(this.count - 1) < 2n ** 63n)) {
-      throw new TypeError(`a segment of ${this.count} IDs from ${this.first}; asked for: ${asked}`);
+/**
+ * Segment is IDs of a part by their ordinals, which count the part's IDs from 0: at is the next one, end is after the
+ * last. From until on, by the client's clock, none may be issued; from due on, when a third of the time is left, it is
+ * to be replaced.
+ */
+export class Segment {
+  constructor(message, asked, sent = 0, ttl = 0) {
+    const [first, count] = [BigInt(message.first), Number(message.count)];
+    const { boundary, lower, upper } = this.part = new Part(message);
+    this.width = upper - lower;
+    this.ttl = ttl;
+    this.until = ttl > 0 ? sent + ttl : Infinity;
+    this.due = this.until - ttl / 3;
+    this.at = this.ordinal(first);
+    this.end = this.at + BigInt(count);
+    if (!(this.part.version > 0n && 0n <= lower && lower < upper && upper <= boundary && count > 0 && count <= asked &&
+      this.id(this.at) === first && this.id(this.end - 1n) < 2n ** 63n)) {
+      throw new TypeError(`a segment of ${count} IDs from ${first}; asked for: ${asked}`);
     }
-    return this;
   }
 
-  /** aging reports whether a third of its time is left, or less. */
-  aging(now, ttl) {
-    return this.until - ttl / 3 <= now;
+  /** count returns how many IDs there are. */
+  get count() {
+    return Number(this.end - this.at);
   }
 
-  /** at returns the k-th ID, from 0. */
-  at(k) {
-    const width = this.upper - this.lower;
-    const offset = this.first % this.boundary - this.lower;
-    const q = offset + BigInt(k);
-    return this.first - offset + q / width * this.boundary + q % width;
+  id(ordinal) {
+    return ordinal / this.width * this.part.boundary + this.part.lower + ordinal % this.width;
   }
 
-  /** split returns the first n IDs, and the rest. */
-  split(n) {
-    n = Math.min(n, this.count);
-    const part = (first, count) => Object.assign(Object.create(Segment.prototype), this, { first, count });
-    return [part(this.first, n), part(this.at(n), this.count - n)];
+  /** ordinal returns how many IDs of the part are below one. */
+  ordinal(id) {
+    const { boundary, lower } = this.part;
+    return id / boundary * this.width + min(max(id % boundary - lower, 0n), this.width);
   }
 
-  /** below returns the IDs below a limit. */
-  below(limit) {
-    const blocks = limit / this.boundary - this.first / this.boundary;
-    const residues = min(max(limit % this.boundary, this.lower), this.upper) - this.first % this.boundary;
-    return this.split(Number(max(blocks * (this.upper - this.lower) + residues, 0n)))[0];
+  /** take takes the first of the IDs as far as they are consecutive, n at most. */
+  take(n) {
+    const first = this.at;
+    const block = this.width === this.part.boundary ? this.end : (first / this.width + 1n) * this.width;
+    this.at = min(min(this.end, block), first + BigInt(n));
+    return new Run(this.id(first), Number(this.at - first));
   }
 
-  /** consecutive returns how many of the first IDs are. */
-  get consecutive() {
-    if (this.upper - this.lower === this.boundary) return this.count;
-    return Number(min(BigInt(this.count), this.upper - this.first % this.boundary));
+  /** cut drops the IDs from a limit on. */
+  cut(limit) {
+    this.end = max(min(this.end, this.ordinal(limit)), this.at);
   }
 }
 
 /** seconds returns a duration of an answer, such as "600s"; 0 for none. */
 export const seconds = (duration) => Number.parseFloat(duration ?? "0");
 
-/** Ticks are the IDs of a time-ordered tag: of whole ticks of a worker's window, none below the last ID's tick. */
-export class Ticks {
-  constructor(tag, before) {
-    [this.worker, this.sequence, this.time] = [tag.workerBits, tag.sequenceBits, tag.timeBits];
+/** Window is the IDs of whole ticks of a worker that is lent for a time, above those of the window before. */
+export class Window {
+  constructor({ tag, window }, sent = 0, nonce = "", version = 0n, before = undefined) {
+    [this.worker, this.from, this.to, this.there] = [window.worker, window.fromMs, window.untilMs, window.nowMs]
+      .map(Number);
+    this.nonce = nonce; // the proof that the worker is ours,
+    this.part = new Part({ version }); // until any other layout
+    this.until = sent + this.to - this.there; // by the client's clock, as is due: to be renewed
+    this.ttl = this.to - Math.max(this.there, this.from);
+    this.due = this.until - this.ttl / 2;
+    [this.ticks, this.workers, this.full] = [tag.timeBits, tag.workerBits, tag.sequenceBits].map((bits) => 2 ** bits);
+    this.workerLast = tag.order === "WORKER_ORDER_LAST";
     this.unit = Math.round(seconds(tag.unit) * 1000);
     this.epoch = Number(tag.epochMs ?? 0);
-    this.workerLast = tag.order === "WORKER_ORDER_LAST";
     this.policy = tag.sequence;
-    this.full = 2 ** this.sequence;
     this.carryTo = Number(tag.carryTo ?? 0) || Math.max(Math.floor(this.full / 2) - 1, 1);
     this.randomBelow = Math.min(Number(tag.randomBelow ?? 0) || 100, this.full);
-    // The last ID. Later settings of a tag go on above it.
-    this.tick = before?.tick ?? -1;
-    this.last = before?.last ?? 0;
+    [this.tick, this.last] = before ? [before.tick, before.last] : [-1, 0]; // of the last ID
   }
 
   /**
-   * take returns up to n IDs of the tick at a time in Unix ms: none if the tick is full; undefined if the worker's
-   * window, the clock or the bits do not allow any, so that a room must issue them.
+   * take returns up to n IDs of the tick at a time in Unix ms: none if the tick is full; undefined if the window, the
+   * clock or the bits do not allow any, so that a room must issue them.
    */
-  take(n, now, { worker, since, until }) {
+  take(n, now) {
     const tick = Math.floor((now - this.epoch) / this.unit);
     const start = this.epoch + tick * this.unit;
-    if (tick < Math.max(this.tick, 0) || tick >= 2 ** this.time || start < since || start + this.unit > until ||
-      this.time + this.worker + this.sequence > 63) { // IDs of more bits exist only as texts
+    if (tick < Math.max(this.tick, 0) || tick >= this.ticks || start < this.from || start + this.unit > this.to ||
+      this.ticks * this.workers * this.full > 2 ** 63) { // IDs of more bits exist only as texts
       return undefined;
     }
     const sequence = tick === this.tick ? this.last + 1 : this.#begin();
     const count = Math.max(Math.min(n, this.full - sequence), 0);
     if (count > 0) [this.tick, this.last] = [tick, sequence + count - 1];
-    const [wide, s, w] = [BigInt(this.worker), BigInt(this.sequence), BigInt(worker)];
-    const place = this.workerLast ? (BigInt(sequence) << wide) + w : (w << s) + BigInt(sequence);
-    return new Run((BigInt(tick) << (wide + s)) + place, count, this.workerLast ? 1n << wide : 1n);
+    const [workers, full] = [BigInt(this.workers), BigInt(this.full)];
+    const step = this.workerLast ? workers : 1n;
+    const place = BigInt(this.worker) * (this.workerLast ? 1n : full) + BigInt(sequence) * step;
+    return new Run(BigInt(tick) * workers * full + place, count, step);
   }
 
-  /** perSecond returns how many IDs one worker has in a second: a room issues no more at once. */
-  get perSecond() {
-    return this.full * Math.floor(1000 / this.unit);
-  }
-
-  /** left returns for how many ms the tick at a time goes on. */
-  left(now) {
-    return this.unit - (now - this.epoch) % this.unit;
-  }
-
+  /** #begin returns the sequence of a tick's first ID. */
   #begin() {
     if (this.policy === "SEQUENCE_POLICY_RANDOM") return Math.floor(Math.random() * this.randomBelow);
     if (this.policy !== "SEQUENCE_POLICY_CARRY") return 0;
-    return Math.min(this.last >= this.carryTo ? 1 : this.last + 1, this.full - 1);
+    return Math.min(this.last < this.carryTo ? this.last + 1 : 1, this.full - 1);
   }
 }

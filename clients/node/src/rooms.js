@@ -3,13 +3,15 @@
 import { readFile } from "node:fs/promises";
 import http from "node:http";
 import https from "node:https";
+import { setTimeout as sleep } from "node:timers/promises";
 
+export const PATIENCE = 3000; // ms for which callers wait for rooms that do not answer; later ones get the error
 const AVOID = 5000; // ms for which an instance that failed is asked only after all others
 const LONGEST = 30_000; // ms that an answer may have a client wait
 const TRIES = 3; // how many hanging instances a call waits for
 // Errors after which another instance may succeed. Of the failures of several the first of these is the call's.
 const ELSEWHERE = ["unavailable", "too_many", "went_back", "no_range"];
-const KINDS = ["internal", "invalid", "not_found", "exhausted", "refused", "denied", "unauthenticated", ...ELSEWHERE];
+const KINDS = [...ELSEWHERE, "internal", "invalid", "not_found", "exhausted", "refused", "denied", "unauthenticated"];
 // What a status means without March's reason: it is a proxy's, or HTTP's own.
 const STATUSES = { 400: "invalid", 401: "unauthenticated", 403: "denied", 408: "unavailable", 429: "too_many",
   499: "unavailable", 502: "unavailable", 503: "unavailable", 504: "unavailable" };
@@ -29,11 +31,6 @@ export class MarchError extends Error {
   get temporary() {
     return ELSEWHERE.includes(this.kind);
   }
-
-  /** elsewhere reports whether another instance may succeed. */
-  get elsewhere() {
-    return this.noWindow || this.temporary;
-  }
 }
 
 /** errorOf returns the error of an answer that is no success. */
@@ -52,14 +49,12 @@ export function errorOf(status, body, retryAfter, name = "room") {
   return error;
 }
 
-/** together returns the error of a call after the failures of several instances. */
+/** together returns the error of a call after the failures of several instances: the first in the order of KINDS. */
 export function together(failures) {
-  if (failures.length === 1) return failures[0];
-  const kind = ELSEWHERE.find((k) => failures.some((e) => e.kind === k)) ?? failures[0].kind;
-  const error = new MarchError(kind, failures.map((e) => e.message).join("; "),
-    Math.max(...failures.map((e) => e.retryAfter)));
-  error.noWindow = failures.every((e) => e.noWindow);
-  return error;
+  const order = (e) => KINDS.indexOf(e.kind);
+  const first = failures.reduce((least, e) => order(e) < order(least) ? e : least);
+  first.message = failures.map((e) => e.message).join("; ");
+  return first;
 }
 
 let skew = 0;
@@ -83,8 +78,6 @@ export function soon() {
 
 /** Rooms are the rooms that a client may ask. */
 export class Rooms {
-  #rooms;
-  #answers; // the one that answered last
   #options;
   #agents = { // an idle connection ends before the room ends it
     "http:": new http.Agent({ keepAlive: true, timeout: 4000 }),
@@ -92,48 +85,57 @@ export class Rooms {
   };
 
   constructor(addresses, fallback, options) {
-    if (addresses.length === 0) throw new MarchError("invalid", "addresses: none; allowed: 1 or more");
     const first = Math.floor(Math.random() * addresses.length); // so that clients spread over a room's instances
-    const own = [...addresses.slice(first), ...addresses.slice(0, first)];
-    this.#rooms = [...own.map((a) => room(a, false)), ...fallback.map((a) => room(a, true))];
+    const all = [...addresses.slice(first), ...addresses.slice(0, first), ...fallback];
+    if (addresses.length === 0 || !all.every((a) => /^https?:\/\/([^\][/:@]+|\[[^\]/]+\])(:\d+)?\/?$/.test(a))) {
+      throw new MarchError("invalid", `addresses: ${all}; allowed: 1 or more http[s]://HOST:PORT`);
+    }
+    this.failed = new Map(all.map((url) => [url, -AVOID])); // when each address failed last
+    this.closed = false;
+    this.fallback = fallback;
     this.#options = options;
   }
 
-  /** ask returns the answer of the first room that gives one, that room, and when the request was sent. */
-  async ask(path, { body, prefer, method = "POST" } = {}) {
-    const start = now();
-    const rank = (r) => r === prefer ? -1 : start < r.avoidUntil ? 3 : r.other ? 2 : r === this.#answers ? 0 : 1;
-    const failures = [];
-    for (const from of this.#rooms.map((r) => [rank(r), r]).sort((a, b) => a[0] - b[0]).map(([, r]) => r)) {
-      const sent = now();
-      try {
-        const answer = await this.#call(from, method, path, body);
-        this.#answers = from;
-        return { answer, from, sent };
-      } catch (error) {
-        if (!error.elsewhere) throw error;
-        if (!error.noWindow) this.avoid(from);
-        failures.push(error);
+  /**
+   * ask returns the answer of the first room that gives one, its address, and when the request was sent. After a
+   * temporary error of all it asks again, as long as its patience lasts. Without a body the request is a GET.
+   */
+  async ask(path, { body, patience = PATIENCE } = {}) {
+    const giveUp = now() + patience;
+    for (let pause = 20; !this.closed; pause = Math.min(2 * pause, 500)) {
+      const [start, failures] = [now(), []];
+      // Those that failed just now are asked last, and other rooms after the own; of each the last to fail.
+      const rank = (url) => (start < this.failed.get(url) + AVOID ? 2 : 0) + (this.fallback.includes(url) ? 1 : 0);
+      for (const [url] of [...this.failed].sort(([a, at], [b, bt]) => rank(a) - rank(b) || at - bt)) {
+        const sent = now();
+        try {
+          return { answer: await this.#call(url, path, body), url, sent };
+        } catch (error) {
+          if (!error.temporary && !error.noWindow) throw error;
+          if (error.temporary) this.failed.set(url, now());
+          failures.push(error);
+        }
+        if (now() - start >= TRIES * this.#options.timeout) break;
       }
-      if (now() - start >= TRIES * this.#options.timeout) break;
+      const error = together(failures);
+      const wait = error.kind === "unavailable" ? pause * (0.5 + Math.random() / 2) : error.retryAfter;
+      if (!error.temporary || now() + wait >= giveUp) throw error;
+      await sleep(wait);
     }
-    throw together(failures);
-  }
-
-  /** avoid asks a room only after all others, for a while. */
-  avoid(from) {
-    from.avoidUntil = now() + AVOID;
+    throw new MarchError("closed", "the client was closed");
   }
 
   close() {
+    this.closed = true;
     for (const agent of Object.values(this.#agents)) agent.destroy();
   }
 
-  async #call(from, method, path, body) {
+  async #call(address, path, body) {
     const { timeout, tokenFile, ca, cert, key } = this.#options;
-    const name = `room at ${from.url}`;
+    const [url, name] = [new URL(address), `room at ${address}`];
+    const secure = url.protocol === "https:";
     const headers = { "Content-Type": "application/json" };
-    if (tokenFile && !from.mayHaveToken) {
+    if (tokenFile && !secure && !/^(localhost|\[::1\]|127\..*)$/.test(url.hostname)) {
       throw new MarchError("unauthenticated", `${name}: no TLS, so the token is not sent`);
     }
     const read = (file, kind) => readFile(file, "utf8").catch((error) => { // as it is now: calls are few
@@ -148,8 +150,8 @@ export class Rooms {
     let status, text, after;
     try {
       ({ status, text, after } = await new Promise((resolve, reject) => {
-        const request = (from.secure ? https : http).request(from.url + path, { method, headers, ca: caPem,
-          cert: certPem, key: keyPem, agent: this.#agents[from.secure ? "https:" : "http:"],
+        const request = (secure ? https : http).request(url.origin + path, { method: body ? "POST" : "GET", headers,
+          ca: caPem, cert: certPem, key: keyPem, agent: this.#agents[url.protocol],
           signal: AbortSignal.timeout(timeout) }, (response) => {
           const chunks = [];
           response.on("data", (chunk) => chunks.push(chunk)).on("error", reject).on("end", () => resolve({
@@ -170,15 +172,4 @@ export class Rooms {
       throw new MarchError("internal", `${name}: its answer makes no sense: ${error.message}`);
     }
   }
-}
-
-/** room returns the address of an instance, or of several instances of one room. */
-function room(address, other) {
-  const url = URL.canParse?.(address) === false ? undefined : new URL(address);
-  if (url === undefined || !["http:", "https:"].includes(url.protocol)) {
-    throw new MarchError("invalid", `address: ${address}; allowed: http://HOST:PORT, https://HOST:PORT`);
-  }
-  const secure = url.protocol === "https:";
-  const here = ["localhost", "[::1]"].includes(url.hostname) || url.hostname.startsWith("127.");
-  return { url: url.origin, other, secure, mayHaveToken: secure || here, avoidUntil: 0 };
 }

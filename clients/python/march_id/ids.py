@@ -1,77 +1,113 @@
-"""The arithmetic of IDs: segments of counters, and ticks of time-ordered tags. It asks no room and no clock."""
+"""What a client holds: segments of counters, and windows of time-ordered tags. It asks no room and no clock."""
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, replace
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, Mapping, NamedTuple, Optional
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A room's part of a layout: the IDs with lower <= id mod boundary < upper."""
 
-    version: int
-    boundary: int
-    lower: int
-    upper: int
+    version: int = 0
+    boundary: int = 0
+    lower: int = 0
+    upper: int = 0
 
-    def outdates(self, segment: Segment) -> bool:
-        """Whether a room with this part must replace a segment."""
-        kept = self.boundary == segment.boundary and self.lower <= segment.lower and segment.upper <= self.upper
-        return segment.version < self.version and not kept
+    def outdates(self, old: Part) -> bool:
+        """Whether a room with this part must replace what it leased of an older one."""
+        kept = self.boundary == old.boundary and self.lower <= old.lower and old.upper <= self.upper
+        return old.version < self.version and not kept
 
 
-@dataclass(frozen=True)
-class Segment(Part):
-    """count IDs of a part: first, and the smallest ones above it. From until on none of them may be issued."""
+class Segment:
+    """IDs of a part by their ordinals, which count the part's IDs from 0: at is the next one, end is after the last.
 
-    first: int
-    count: int
-    until: float = math.inf  # by the client's clock
+    From until on, by the client's clock, none may be issued; from due on, when a third of the time is left, it is to be
+    replaced.
+    """
 
-    def aging(self, now: float, ttl: float) -> bool:
-        """Whether a third of its time is left, or less."""
-        return self.until - ttl / 3 <= now
+    def __init__(self, message: Mapping[str, Any], asked: int, sent: float = 0.0, ttl: float = 0.0) -> None:
+        self.part, first, count = part_of(message), int(message["first"]), int(message["count"])
+        _, self.boundary, self.lower, upper = self.part
+        self.width = upper - self.lower
+        self.at = self.stop = self.ordinal(first)  # next issues those before stop
+        self.end = self.at + count
+        self.ttl, self.until = ttl, sent + ttl if ttl else math.inf
+        self.due = self.until - ttl / 3
+        if not (self.part.version > 0 and 0 <= self.lower < upper <= self.boundary and 0 < count <= asked
+                and 0 <= first == self.id(self.at) and self.id(self.end - 1) < 2**63):
+            raise ValueError(f"{count} IDs from {first} of {self.part}, and {asked} were asked for")
 
-    def at(self, k: int) -> int:
-        """The k-th ID, from 0."""
-        offset = self.first % self.boundary - self.lower
-        block, residue = divmod(offset + k, self.upper - self.lower)
-        return self.first - offset + block * self.boundary + residue
+    def id(self, ordinal: int) -> int:
+        return ordinal // self.width * self.boundary + self.lower + ordinal % self.width
 
-    def split(self, n: int) -> Tuple[Segment, Segment]:
-        """The first n IDs, and the rest."""
-        n = min(n, self.count)
-        return replace(self, count=n), replace(self, first=self.at(n), count=self.count - n)
+    def ordinal(self, id: int) -> int:
+        """How many IDs of the part are below one."""
+        return id // self.boundary * self.width + min(max(id % self.boundary - self.lower, 0), self.width)
 
-    def below(self, limit: int) -> Segment:
-        """The IDs below a limit."""
-        blocks = limit // self.boundary - self.first // self.boundary
-        residues = min(max(limit % self.boundary, self.lower), self.upper) - self.first % self.boundary
-        return self.split(max(blocks * (self.upper - self.lower) + residues, 0))[0]
+    def take(self, n: int) -> range:
+        """The first of the IDs as far as they are consecutive, n at most."""
+        first = self.at
+        block = self.end if self.width == self.boundary else (first // self.width + 1) * self.width
+        self.at = min(self.end, block, first + n)
+        return range(self.id(first), self.id(first) + self.at - first)
 
-    def consecutive(self) -> int:
-        """How many of the first IDs are consecutive."""
-        whole = self.upper - self.lower == self.boundary
-        return self.count if whole else min(self.count, self.upper - self.first % self.boundary)
+    def cut(self, limit: int) -> None:
+        """Drops the IDs from a limit on."""
+        self.end = max(min(self.end, self.ordinal(limit)), self.at)
+        self.stop = min(self.stop, self.end)
+
+
+class Window:
+    """The IDs of whole ticks of a worker that is lent for a time, above those of the window before."""
+
+    def __init__(self, message: Mapping[str, Any], sent: float = 0.0, nonce: str = "", version: int = 0,
+                 before: Optional[Window] = None) -> None:
+        tag, lent = message["tag"], message["window"]
+        self.worker, self.from_ms, self.until_ms, self.now_ms = (
+            int(lent[name]) for name in ("worker", "fromMs", "untilMs", "nowMs"))
+        self.nonce, self.part = nonce, Part(version)  # the proof that the worker is ours; until any other layout
+        self.until = sent + (self.until_ms - self.now_ms) / 1000  # by the client's clock, as is due: to be renewed
+        self.ttl = (self.until_ms - max(self.now_ms, self.from_ms)) / 1000
+        self.due = self.until - self.ttl / 2
+        self.ticks, workers, self.full = (1 << int(tag[bits]) for bits in ("timeBits", "workerBits", "sequenceBits"))
+        self.size = workers * self.full  # IDs of a tick
+        last = tag.get("order") == "WORKER_ORDER_LAST"
+        self.step, self.place = (workers, self.worker) if last else (1, self.worker * self.full)
+        self.unit, self.epoch = round(seconds(tag["unit"]) * 1000), int(tag.get("epochMs") or 0)
+        self.policy = tag.get("sequence")
+        self.carry_to = int(tag.get("carryTo") or 0) or max(self.full // 2 - 1, 1)
+        self.random_below = min(int(tag.get("randomBelow") or 0) or 100, self.full)
+        self.tick: int = before.tick if before else -1  # of the last ID,
+        self.last: int = before.last if before else 0  # and its sequence
+
+    def take(self, n: int, now: int) -> Optional[range]:
+        """Up to n IDs of the tick at a time in Unix ms: none if the tick is full; None if the window, the clock or the
+        bits do not allow any, so that a room must issue them."""
+        tick, into = divmod(now - self.epoch, self.unit)
+        if not (max(self.tick, 0) <= tick < self.ticks and self.from_ms <= now - into <= self.until_ms - self.unit
+                and self.ticks * self.size <= 2**63):  # IDs of more bits exist only as texts
+            return None
+        first = self.last + 1 if tick == self.tick else self._begin()
+        n = min(n, self.full - first)
+        if n > 0:
+            self.tick, self.last = tick, first + n - 1
+        id = tick * self.size + self.place + first * self.step
+        return range(id, id + n * self.step, self.step)
+
+    def _begin(self) -> int:
+        """The sequence of a tick's first ID."""
+        if self.policy == "SEQUENCE_POLICY_CARRY":
+            return min(self.last + 1 if self.last < self.carry_to else 1, self.full - 1)
+        return random.randrange(self.random_below) if self.policy == "SEQUENCE_POLICY_RANDOM" else 0
 
 
 def part_of(message: Optional[Mapping[str, Any]]) -> Part:
     """The part of an answer; that of no layout if there is none."""
-    message, held = message or {}, (message or {}).get("range") or {}
-    return Part(int(message.get("version", 0)), int(message.get("boundary", 0)), int(held.get("lower", 0)),
-                int(held.get("upper", 0)))
-
-
-def segment_of(message: Mapping[str, Any], asked: int, until: float = math.inf) -> Segment:
-    """The segment of an answer. A ValueError says that it makes no sense."""
-    s = Segment(**vars(part_of(message)), first=int(message["first"]), count=int(message["count"]), until=until)
-    if not (0 <= s.lower < s.upper <= s.boundary and 0 < s.count <= asked and s.version > 0
-            and s.lower <= s.first % s.boundary < s.upper and 0 <= s.first <= s.at(s.count - 1) < 2**63):
-        raise ValueError(f"{s}, and {asked} IDs were asked for")
-    return s
+    fields = {**(message or {}), **((message or {}).get("range") or {})}
+    return Part(*(int(fields.get(name) or 0) for name in Part._fields))
 
 
 def run_of(message: Mapping[str, Any]) -> range:
@@ -85,46 +121,5 @@ def seconds(duration: Optional[str]) -> float:
     return float(duration[:-1]) if duration else 0.0
 
 
-class Ticks:
-    """The time-ordered IDs of a tag: of whole ticks of a worker's window, and none below the last ID's tick."""
-
-    def __init__(self, tag: Mapping[str, Any], before: Optional[Ticks] = None) -> None:
-        self._worker, self._sequence, self._time = (int(tag[k]) for k in ("workerBits", "sequenceBits", "timeBits"))
-        self._unit, self._epoch = round(seconds(tag["unit"]) * 1000), int(tag.get("epochMs") or 0)
-        self._order, self._policy, self._full = tag.get("order"), tag.get("sequence"), 1 << self._sequence
-        self._carry_to = int(tag.get("carryTo") or 0) or max(self._full // 2 - 1, 1)
-        self._random_below = min(int(tag.get("randomBelow") or 0) or 100, self._full)
-        # The last ID. Later settings of a tag go on above it.
-        self._tick: int = before._tick if before else -1
-        self._last: int = before._last if before else 0
-
-    def take(self, n: int, now: int, worker: int, since: int, until: int) -> Optional[range]:
-        """Up to n IDs of the tick at a time in Unix ms: none if the tick is full; None if the worker's window, the
-        clock or the bits do not allow any, so that a room must issue them."""
-        tick = (now - self._epoch) // self._unit
-        start = self._epoch + tick * self._unit
-        if (tick < max(self._tick, 0) or tick >> self._time or start < since or start + self._unit > until
-                or self._time + self._worker + self._sequence > 63):  # IDs of more bits exist only as texts
-            return None
-        first = self._last + 1 if tick == self._tick else self._begin()
-        n = max(min(n, self._full - first), 0)
-        if n:
-            self._tick, self._last = tick, first + n - 1
-        step = 1 << self._worker if self._order == "WORKER_ORDER_LAST" else 1
-        place = worker + first * step if step > 1 else (worker << self._sequence) + first
-        first = (tick << self._worker + self._sequence) + place
-        return range(first, first + n * step, step)
-
-    def _begin(self) -> int:
-        if self._policy == "SEQUENCE_POLICY_RANDOM":
-            return random.randrange(self._random_below)
-        carried = 1 if self._last >= self._carry_to else self._last + 1
-        return min(carried, self._full - 1) if self._policy == "SEQUENCE_POLICY_CARRY" else 0
-
-    def per_second(self) -> int:
-        """How many IDs one worker has in a second: a room issues no more at once."""
-        return self._full * (1000 // self._unit)
-
-    def left(self, now: int) -> float:
-        """For how many seconds the tick at a time goes on."""
-        return (self._unit - (now - self._epoch) % self._unit) / 1000
+NONE = Segment({"version": 1, "boundary": 1, "range": {"upper": 1}, "first": 0, "count": 1}, 1)
+NONE.cut(0)

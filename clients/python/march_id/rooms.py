@@ -11,10 +11,13 @@ import socket
 import ssl
 import time
 from contextlib import closing
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
-from urllib.parse import urlsplit
+from functools import partial
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from urllib.parse import SplitResult, urlsplit
 
+PATIENCE = 3.0  # seconds for which callers wait for rooms that do not answer; later ones get the error at once
 AVOID = 5.0  # seconds for which an instance that failed is asked only after all others
 LONGEST = 30.0  # seconds that an answer may have a client wait
 TRIES = 3  # how many hanging instances a call waits for
@@ -40,32 +43,29 @@ class Kind(enum.Enum):
 
 
 ELSEWHERE = list(Kind)[:4]
+REASONS = {kind.value: kind for kind in Kind if kind is not Kind.CLOSED}
 # What a status means without March's reason: it is a proxy's, or HTTP's own.
 STATUSES = {400: Kind.INVALID, 401: Kind.UNAUTHENTICATED, 403: Kind.DENIED, 429: Kind.TOO_MANY,
             **dict.fromkeys((408, 499, 502, 503, 504), Kind.UNAVAILABLE)}
 
 
+@dataclass(eq=False)
 class MarchError(Exception):
-    """An error of March. retry_after is how many seconds to wait before another try."""
+    """An error of March."""
 
-    def __init__(self, kind: Kind, message: str, retry_after: float = 1.0, limit: int = 0,
-                 no_window: bool = False) -> None:
-        super().__init__(message)
-        self.kind, self.retry_after = kind, retry_after
-        self.limit = limit  # of an exhausted tag, where it is known
-        self.no_window = no_window  # no worker is free for a time-ordered tag: rooms still issue its IDs
+    kind: Kind
+    message: str
+    retry_after: float = 1.0  # seconds to wait before another try
+    limit: int = 0  # of an exhausted tag, where it is known
+    no_window: bool = False  # no worker is free for a time-ordered tag: rooms still issue its IDs
 
-    def __reduce__(self) -> Tuple[Any, ...]:
-        return MarchError, (self.kind, str(self), self.retry_after, self.limit, self.no_window)
+    def __str__(self) -> str:
+        return self.message
 
     @property
     def temporary(self) -> bool:
         """Whether another try may succeed: no room has IDs, or may give any, at the moment."""
         return self.kind in ELSEWHERE
-
-    def elsewhere(self) -> bool:
-        """Whether another instance may succeed."""
-        return self.no_window or self.temporary
 
 
 def error_of(status: int, body: bytes, retry_after: Optional[str] = None, room: str = "room") -> MarchError:
@@ -76,32 +76,18 @@ def error_of(status: int, body: bytes, retry_after: Optional[str] = None, room: 
         answer = {}
     reason, found = answer.get("reason"), answer.get("metadata")
     metadata = found if isinstance(found, dict) else {}
-    kind = {k.value: k for k in Kind if k is not Kind.CLOSED}.get(str(reason), STATUSES.get(status, Kind.INTERNAL))
-    if reason and kind.value != reason and kind not in ELSEWHERE:  # of a later release, or another program's
+    kind = STATUSES.get(status, Kind.INTERNAL)
+    if reason and kind not in ELSEWHERE:  # a reason of a later release, or of another program, is no other kind
         kind = Kind.INTERNAL
     limit = re.fullmatch("[0-9]{1,19}", str(metadata.get("limit")))
-    return MarchError(kind, f"{room}: {answer.get('message') or f'HTTP status {status}'}",
-                      min(max(1.0, float(retry_after or 0)), LONGEST) if (retry_after or "").isdecimal() else 1.0,
-                      int(limit[0]) if limit else 0, metadata.get("window") == "none")
+    after = float(retry_after) if retry_after and retry_after.isdecimal() else 1.0
+    return MarchError(REASONS.get(str(reason), kind), f"{room}: {answer.get('message') or f'HTTP status {status}'}",
+                      min(max(1.0, after), LONGEST), int(limit[0]) if limit else 0, metadata.get("window") == "none")
 
 
 def together(failures: Sequence[MarchError]) -> MarchError:
     """The error of a call after the failures of several instances."""
-    kind = next((k for k in ELSEWHERE if any(e.kind is k for e in failures)), failures[0].kind)
-    return MarchError(kind, "; ".join(map(str, failures)), max(e.retry_after for e in failures),
-                      no_window=all(e.no_window for e in failures))
-
-
-class Room:
-    """The address of an instance, or of several instances of one room."""
-
-    def __init__(self, url: str, other: bool) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise MarchError(Kind.INVALID, f"address: {url!r}; allowed: http://HOST:PORT, https://HOST:PORT")
-        self.url, self.other, self.avoid_until = url, other, 0.0
-        self.secure, self.host, self.port = parts.scheme == "https", parts.hostname, parts.port
-        self.may_have_token = self.secure or self.host in ("localhost", "::1") or self.host.startswith("127.")
+    return replace(min(failures, key=lambda e: list(Kind).index(e.kind)), message="; ".join(map(str, failures)))
 
 
 class Rooms:
@@ -109,56 +95,48 @@ class Rooms:
 
     def __init__(self, addresses: Sequence[str], fallback: Sequence[str], timeout: float, token_file: Optional[str],
                  tls: Tuple[Optional[str], Optional[str], Optional[str]]) -> None:
-<<<<<<< HEAD
         own = random.sample(addresses, len(addresses))  # so that clients spread over the instances of a room
         self.failed = dict.fromkeys((*own, *fallback), -AVOID)  # when each address failed last
         if not own or not all(re.fullmatch(r"https?://([^][/:@]+|\[[^]/]+\])(:\d+)?/?", a) for a in self.failed):
             raise MarchError(Kind.INVALID, f"addresses: {list(self.failed)}; allowed: 1 or more http[s]://HOST:PORT")
         self._timeout, self._token_file, self._tls, self.fallback = timeout, token_file, tls, fallback
         self.closed, self.longest = False, PATIENCE + (TRIES + 1) * timeout  # seconds that a call takes at most
-=======
-        if not addresses:
-            raise MarchError(Kind.INVALID, "addresses: none; allowed: 1 or more")
-        first = random.randrange(len(addresses))  # so that clients spread over the instances of a room
-        self._rooms = [Room(a, False) for a in (*addresses[first:], *addresses[:first])]
-        self._rooms += [Room(a, True) for a in fallback]
-        self._answers: Optional[Room] = None  # the one that answered last
-        self._timeout, self._token_file, self._tls = timeout, token_file, tls
->>>>>>> 5da3d109 (ledger: Order calls over all rooms)
         self._context()  # so that a file that cannot be used is an error at once
 
-    def ask(self, path: str, body: Optional[Mapping[str, Any]] = None, prefer: Optional[Room] = None,
-            method: str = "POST") -> Tuple[Dict[str, Any], Room, float]:
-        """The answer of the first room that gives one, that room, and when the request was sent."""
-        failures: List[MarchError] = []
-        began = now()
-        for room in sorted(self._rooms, key=lambda r: -1 if r is prefer else 3 if began < r.avoid_until else
-                           2 if r.other else 0 if r is self._answers else 1):
-            sent = now()
-            try:
-                answer, self._answers = self._call(room, method, path, body), room
-                return answer, room, sent
-            except MarchError as error:
-                if not error.elsewhere():
-                    raise
-                if not error.no_window:
-                    self.avoid(room)
-                failures.append(error)
-            if now() - began >= TRIES * self._timeout:
-                break
-        raise together(failures)
+    def ask(self, path: str, body: Optional[Mapping[str, Any]] = None,
+            patience: float = PATIENCE) -> Tuple[Dict[str, Any], str, float]:
+        """The answer of the first room that gives one, its address, and when the request was sent. Without a body the
+        request is a GET. After a temporary error of all it asks again, as long as its patience lasts."""
+        give_up, pause, failed = now() + patience, 0.02, self.failed
+        while not self.closed:
+            failures: List[MarchError] = []
+            began = now()
+            # Of the instances of a room the one that failed last is asked last.
+            for url in sorted(failed, key=lambda u: (began < failed[u] + AVOID, u in self.fallback, failed[u])):
+                sent = now()
+                try:
+                    return self._call(url, path, body), url, sent
+                except MarchError as error:
+                    if not error.temporary and not error.no_window:
+                        raise
+                    failed[url] = now() if error.temporary else failed[url]
+                    failures.append(error)
+                if now() - began >= TRIES * self._timeout:
+                    break
+            why = together(failures)
+            wait = pause * random.uniform(0.5, 1) if why.kind is Kind.UNAVAILABLE else why.retry_after
+            if not why.temporary or now() + wait >= give_up:
+                raise why
+            time.sleep(wait)
+            pause = min(2 * pause, 0.5)
+        raise MarchError(Kind.CLOSED, "the client was closed")
 
-    def avoid(self, room: Room) -> None:
-        """Asks a room only after all others, for a while."""
-        room.avoid_until = now() + AVOID
-
-    def _call(self, room: Room, method: str, path: str, body: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-        name, until = f"room at {room.url}", now() + self._timeout
-        headers, context = self._headers(room), self._context() if room.secure else None
+    def _call(self, url: str, path: str, body: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+        name, to, until, method = f"room at {url}", urlsplit(url), now() + self._timeout, "POST" if body else "GET"
+        headers = self._headers(to)
+        kind, tls = (HTTPSConnection, {"context": self._context()}) if to.scheme == "https" else (HTTPConnection, {})
         try:
-            connection = (HTTPSConnection(room.host, room.port, timeout=self._timeout, context=context)
-                          if room.secure else HTTPConnection(room.host, room.port, timeout=self._timeout))
-            with closing(connection):
+            with closing(kind(str(to.hostname), to.port, timeout=self._timeout, **tls)) as connection:
                 connection.request(method, path, json.dumps(body) if body else None, headers)
                 answer = HTTPResponse(_Reader(connection.sock, until), method=method)  # type: ignore[arg-type]
                 answer.begin()
@@ -171,20 +149,19 @@ class Rooms:
         except ValueError as error:
             raise MarchError(Kind.INTERNAL, f"{name}: its answer makes no sense: {error}") from error
 
-    def _headers(self, room: Room) -> Dict[str, str]:
-        headers = {"Content-Type": "application/json"}
-        if self._token_file:
-            if not room.may_have_token:
-                raise MarchError(Kind.UNAUTHENTICATED, f"room at {room.url}: no TLS, so the token is not sent")
-            try:
-                with open(self._token_file, "rb") as file:
-                    token = file.read().strip()
-            except OSError as error:
-                raise MarchError(Kind.UNAUTHENTICATED, f"token: {error}") from error
-            if not token or min(token) <= 32 or max(token) >= 127:  # http.client's error would have its text
-                raise MarchError(Kind.UNAUTHENTICATED, f"{self._token_file}: no token of one word")
-            headers["Authorization"] = "Bearer " + token.decode()
-        return headers
+    def _headers(self, to: SplitResult) -> Dict[str, str]:
+        if not self._token_file:
+            return {"Content-Type": "application/json"}
+        if to.scheme != "https" and not re.fullmatch(r"localhost|::1|127\..*", str(to.hostname)):
+            raise MarchError(Kind.UNAUTHENTICATED, f"room at {to.geturl()}: no TLS, so the token is not sent")
+        try:
+            with open(self._token_file, encoding="latin-1") as file:
+                token = file.read().strip()
+        except OSError as error:
+            raise MarchError(Kind.UNAUTHENTICATED, f"token: {error}") from error
+        if not re.fullmatch("[!-~]+", token):  # http.client's error would have its text
+            raise MarchError(Kind.UNAUTHENTICATED, f"{self._token_file}: no token of one word")
+        return {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
 
     def _context(self) -> ssl.SSLContext:
         """The files of TLS as they are now: leases are few."""
@@ -215,10 +192,9 @@ class _Reader(io.RawIOBase):
         return self._sock.recv_into(buffer)
 
 
-# Linux's, or macOS', that goes on while the machine is suspended; Windows' own does.
-_BOOT = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC_RAW", None))
-
-
-def now() -> float:
-    """The client's clock, in seconds. It never goes back, and goes on while the machine is suspended."""
-    return time.monotonic() if _BOOT is None else time.clock_gettime(_BOOT)
+# The client's clock, in seconds. It never goes back, and goes on while the machine is suspended: as the first of these
+# on Linux, the second on macOS, and as Windows' own.
+_BOOT: Optional[int] = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC_RAW", None))
+now: Callable[[], float] = time.monotonic
+if _BOOT is not None:
+    now = partial(time.clock_gettime, _BOOT)

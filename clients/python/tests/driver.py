@@ -52,8 +52,8 @@ def main() -> None:
         thread.start()
     first = ids.tag(options["tags"][0])
     for _ in sys.stdin:  # each line has it hold half of a lease, and so ask a room for more
-        with ids._lock:
-            n = first._held() - options["minStep"] // 2
+        with first._lock:
+            n = first._count() - options["minStep"] // 2
         if n > 1:
             take(first.name, n)
     stop.set()
