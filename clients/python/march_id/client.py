@@ -10,12 +10,13 @@ import secrets
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
-from .ids import NONE, Part, Segment, Window, part_of, run_of, seconds
+from .ids import NONE, Part, Segment, Window, part_of, runs_of, seconds
 from .rooms import PATIENCE, Kind, MarchError, Rooms, now
 
 MOST = 1_000_000_000  # IDs of a lease
@@ -106,7 +107,7 @@ class Tag:
         self._leased = 0  # IDs, but for those that were dropped
         self._paced = (0, now())  # how many were issued, and when, as the target was set
         self._failed: Optional[MarchError] = None  # why the last lease did
-        self._retry_at = 0.0
+        self._retry_at = self._replace_at = 0.0
         client._own = client._own if client._own[0] else _own()
         self._own = client._own
 
@@ -147,10 +148,9 @@ class Tag:
                 self._wake()
         return self._next_timed(n) if n else runs
 
-    def _next_timed(self, n: int) -> List[range]:
+    def _next_timed(self, n: int, most: int = BATCH) -> List[range]:
         """n IDs of a time-ordered tag: of its worker's window, or else of a room."""
         runs: List[range] = []
-        most = BATCH
         while n > 0:
             with self._mine():
                 self._wait(0)
@@ -161,28 +161,30 @@ class Tag:
                 if not run:
                     time.sleep((w.unit - (at - w.epoch) % w.unit) / 1000)  # the tick is full
             else:
+                some = min(n, most)
                 try:
-                    answer = self._rooms.ask(self._path + "/next", {"count": str(min(n, most))})[0]
+                    got = self._rooms.ask(self._path + "/next", lambda a: runs_of(a, some), {"count": str(some)})[0]
                 except MarchError as error:
-                    most = min(n, most) // 2  # more than one worker has in a second
+                    most = some // 2  # more than one worker has in a second
                     if error.kind is not Kind.INVALID or not most:
                         raise
                     continue
-                got = [run_of(run) for run in answer["runs"]]
             runs += [run for run in got if run]
             n -= sum(map(len, got))
         return runs
 
     def next_text(self) -> Text:
         """An ID as a text, by the tag's format, of a room."""
-        answer = self._rooms.ask(self._path + "/next", {"count": "1", "texts": True})[0]
-        if not answer.get("texts"):
+        texts = self._rooms.ask(self._path + "/next", lambda answer: [
+            Text(text, int(answer["runs"][0]["first"]) if answer["runs"] else None)
+            for text in answer.get("texts") or ()], {"count": "1", "texts": True})[0]
+        if not texts:
             raise MarchError(Kind.REFUSED, f"tag {self.name}: it has no format, so its IDs have no texts")
-        return Text(answer["texts"][0], int(answer["runs"][0]["first"]) if answer["runs"] else None)
+        return texts[0]
 
     def parse_text(self, text: str) -> int:
         """The ID of a text, of a room."""
-        return int(self._rooms.ask(f"{self._path}:parse?text={quote(text, safe='')}")[0]["id"])
+        return self._rooms.ask(f"{self._path}:parse?text={quote(text, safe='')}", lambda answer: int(answer["id"]))[0]
 
     def warm(self) -> None:
         """Returns when IDs are held."""
@@ -208,7 +210,8 @@ class Tag:
             if missing > self._wanted:  # or else callers would wake each other
                 self._wanted = missing
                 self._wake()
-            self._changed.wait(give_up - at)
+            if self._wanted:  # or else no thread could start
+                self._changed.wait(give_up - at)
 
     def _count(self) -> int:
         return sum(s.end - s.at for s in self._segments)
@@ -231,7 +234,7 @@ class Tag:
         ahead = self._target if held < self._target else 0
         if self._timed:
             ahead = int(not self._window or self._old(self._window))
-        elif any(map(self._old, self._segments)):
+        elif now() >= self._replace_at and any(map(self._old, self._segments)):
             ahead = max(self._target, min(held, 2 * self._target))
         return min(max(self._wanted, ahead), MOST)
 
@@ -251,12 +254,11 @@ class Tag:
             try:
                 while not self._rooms.closed and (
                         self._wanted or self._known and now() - self._used < (self._ttl or math.inf)):
-                    at = now()
-                    self._drop(lambda s: s.until <= at)
+                    self._drop(lambda s: s.until <= now())
                     if self._need():
                         self._lease(self._need())
                     else:
-                        self._changed.wait(min(self._retry_at - at, 1) if at < self._retry_at else 1)
+                        self._changed.wait(min(max(self._retry_at - now(), 0) or 1, 1))
             finally:
                 self._working, self._wanted = False, 0
                 self._changed.notify_all()
@@ -272,7 +274,7 @@ class Tag:
             self._lock.release()
             try:
                 answer, url, sent = self._rooms.ask(
-                    self._path + "/lease", {"count": str(n), "window": window}, patience)
+                    self._path + "/lease", dict[str, Any], {"count": str(n), "window": window}, patience)
             finally:
                 self._lock.acquire()
             if not self._rooms.closed:
@@ -284,9 +286,8 @@ class Tag:
         self._changed.notify_all()
 
     def _fail(self, error: MarchError) -> None:
-        self._failed, self._wanted = error.with_traceback(None), 0
-        wait = 0.5 if error.kind is Kind.UNAVAILABLE else error.retry_after
-        self._retry_at = now() + (SEEK if error.no_window else wait)
+        wait = SEEK if error.no_window else 0.5 if error.kind is Kind.UNAVAILABLE else error.retry_after
+        self._failed, self._wanted, self._retry_at = error.with_traceback(None), 0, now() + wait
         self._timed, self._known = self._timed or error.no_window, self._known or error.no_window
         for s in self._segments if error.limit else ():
             s.cut(error.limit)
@@ -298,7 +299,7 @@ class Tag:
             if serves.version < client._newest.version:
                 self._rooms.failed[url] = at  # it lags behind, but what it leases is valid
             client._newest = max(client._newest, serves)
-        self._known, self._timed, old = True, bool(answer["time"]), False
+        self._known, self._timed = True, bool(answer["time"])
         if self._timed:
             w = self._window = Window(answer["time"], sent, nonce, client._newest.version, self._window)
             if (time.time() - (at - sent)) * 1000 - w.now_ms > AHEAD:
@@ -317,7 +318,9 @@ class Tag:
             self._pace(at)
             self._segments.append(s)
             self._leased += s.end - s.at
-        self._failed, self._wanted, self._retry_at = None, 0, at + 1 if old else 0.0
+            # While rooms lag behind, what they lease is replaced after growing pauses. Callers' needs do not wait.
+            self._replace_at = at + old * 2 ** min(sum(map(self._old, self._segments)) - 1, 6)
+        self._failed, self._wanted, self._retry_at = None, 0, 0.0
 
     def _pace(self, at: float) -> None:
         """Sets the target by the rate since it was last set."""
@@ -349,11 +352,12 @@ def _own() -> Any:
     """What has a true value at 0 in this process, but in no child of a fork, even of one in C that runs no hook of
     Python's. Linux clears the page in a child, and to read it costs less than a system call."""
     if sys.platform == "linux":
-        try:
-            page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # before Linux 4.14
             page.madvise(18)  # MADV_WIPEONFORK
-            page[0] = 1
-            return page
-        except OSError:  # before Linux 4.14
-            pass
+            try:
+                page.madvise(-1)  # an emulator takes it that does nothing for any advice
+            except OSError:
+                page[0] = 1
+                return page
     return _Pid()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 
 class Part(NamedTuple):
@@ -110,10 +110,12 @@ def part_of(message: Optional[Mapping[str, Any]]) -> Part:
     return Part(*(int(fields.get(name) or 0) for name in Part._fields))
 
 
-def run_of(message: Mapping[str, Any]) -> range:
-    """The IDs of a run of an answer."""
-    first, step = int(message["first"]), int(message.get("stride") or 1)
-    return range(first, first + int(message["count"]) * step, step)
+def runs_of(answer: Mapping[str, Any], asked: int) -> List[range]:
+    """The IDs of an answer's runs. A ValueError says that they are not as many as were asked for."""
+    runs = [(int(run["first"]), int(run["count"]), int(run.get("stride") or 1)) for run in answer["runs"]]
+    if min((count for _, count, _ in runs), default=0) < 1 or sum(count for _, count, _ in runs) != asked:
+        raise ValueError(f"runs {runs}, and {asked} IDs were asked for")
+    return [range(first, first + count * step, step) for first, count, step in runs]
 
 
 def seconds(duration: Optional[str]) -> float:

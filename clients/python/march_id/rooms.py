@@ -11,16 +11,18 @@ import socket
 import ssl
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 PATIENCE = 3.0  # seconds for which callers wait for rooms that do not answer; later ones get the error at once
 AVOID = 5.0  # seconds for which an instance that failed is asked only after all others
 LONGEST = 30.0  # seconds that an answer may have a client wait
 TRIES = 3  # how many hanging instances a call waits for
+Read = TypeVar("Read")
+LOOPBACK = r"localhost|::1|127(\.(25[0-5]|(2[0-4]|1?[0-9])?[0-9])){3}"  # names that only begin so are others' hosts
 
 
 class Kind(enum.Enum):
@@ -62,6 +64,9 @@ class MarchError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return MarchError, astuple(self)
+
     @property
     def temporary(self) -> bool:
         """Whether another try may succeed: no room has IDs, or may give any, at the moment."""
@@ -87,7 +92,8 @@ def error_of(status: int, body: bytes, retry_after: Optional[str] = None, room: 
 
 def together(failures: Sequence[MarchError]) -> MarchError:
     """The error of a call after the failures of several instances."""
-    return replace(min(failures, key=lambda e: list(Kind).index(e.kind)), message="; ".join(map(str, failures)))
+    return replace(min(failures, key=lambda e: list(Kind).index(e.kind)), message="; ".join(map(str, failures)),
+                   no_window=any(e.no_window for e in failures))
 
 
 class Rooms:
@@ -97,16 +103,17 @@ class Rooms:
                  tls: Tuple[Optional[str], Optional[str], Optional[str]]) -> None:
         own = random.sample(addresses, len(addresses))  # so that clients spread over the instances of a room
         self.failed = dict.fromkeys((*own, *fallback), -AVOID)  # when each address failed last
-        if not own or not all(re.fullmatch(r"https?://([^][/:@]+|\[[^]/]+\])(:\d+)?/?", a) for a in self.failed):
+        found = [re.fullmatch(r"https?://([^][/:@]+|\[[^]/]+\])(:([0-9]{1,5}))?/?", a) for a in self.failed]
+        if not own or not all(a and int(a[3] or 0) < 65536 for a in found):
             raise MarchError(Kind.INVALID, f"addresses: {list(self.failed)}; allowed: 1 or more http[s]://HOST:PORT")
         self._timeout, self._token_file, self._tls, self.fallback = timeout, token_file, tls, fallback
         self.closed, self.longest = False, PATIENCE + (TRIES + 1) * timeout  # seconds that a call takes at most
         self._context()  # so that a file that cannot be used is an error at once
 
-    def ask(self, path: str, body: Optional[Mapping[str, Any]] = None,
-            patience: float = PATIENCE) -> Tuple[Dict[str, Any], str, float]:
-        """The answer of the first room that gives one, its address, and when the request was sent. Without a body the
-        request is a GET. After a temporary error of all it asks again, as long as its patience lasts."""
+    def ask(self, path: str, read: Callable[[Any], Read], body: Optional[Mapping[str, Any]] = None,
+            patience: float = PATIENCE) -> Tuple[Read, str, float]:
+        """What is read of the first answer of a room, the room's address, and when the request was sent. Without a body
+        the request is a GET. After a temporary error of all it asks again, as long as its patience lasts."""
         give_up, pause, failed = now() + patience, 0.02, self.failed
         while not self.closed:
             failures: List[MarchError] = []
@@ -115,23 +122,23 @@ class Rooms:
             for url in sorted(failed, key=lambda u: (began < failed[u] + AVOID, u in self.fallback, failed[u])):
                 sent = now()
                 try:
-                    return self._call(url, path, body), url, sent
+                    return self._call(url, path, read, body), url, sent
                 except MarchError as error:
                     if not error.temporary and not error.no_window:
                         raise
-                    failed[url] = now() if error.temporary else failed[url]
+                    failed[url] = failed[url] if error.no_window else now()
                     failures.append(error)
                 if now() - began >= TRIES * self._timeout:
                     break
             why = together(failures)
             wait = pause * random.uniform(0.5, 1) if why.kind is Kind.UNAVAILABLE else why.retry_after
-            if not why.temporary or now() + wait >= give_up:
+            if not why.temporary or why.no_window or now() + wait >= give_up:
                 raise why
             time.sleep(wait)
             pause = min(2 * pause, 0.5)
         raise MarchError(Kind.CLOSED, "the client was closed")
 
-    def _call(self, url: str, path: str, body: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    def _call(self, url: str, path: str, read: Callable[[Any], Read], body: Optional[Mapping[str, Any]]) -> Read:
         name, to, until, method = f"room at {url}", urlsplit(url), now() + self._timeout, "POST" if body else "GET"
         headers = self._headers(to)
         kind, tls = (HTTPSConnection, {"context": self._context()}) if to.scheme == "https" else (HTTPConnection, {})
@@ -143,16 +150,16 @@ class Rooms:
                 text = answer.read()
             if answer.status != 200:
                 raise error_of(answer.status, text, answer.getheader("Retry-After"), name)
-            return dict(json.loads(text))
+            return read(json.loads(text))
         except (OSError, HTTPException) as error:
             raise MarchError(Kind.UNAVAILABLE, f"{name}: {error}") from error
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
             raise MarchError(Kind.INTERNAL, f"{name}: its answer makes no sense: {error}") from error
 
     def _headers(self, to: SplitResult) -> Dict[str, str]:
         if not self._token_file:
             return {"Content-Type": "application/json"}
-        if to.scheme != "https" and not re.fullmatch(r"localhost|::1|127\..*", str(to.hostname)):
+        if to.scheme != "https" and not re.fullmatch(LOOPBACK, str(to.hostname)):
             raise MarchError(Kind.UNAUTHENTICATED, f"room at {to.geturl()}: no TLS, so the token is not sent")
         try:
             with open(self._token_file, encoding="latin-1") as file:

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import json
+import mmap
 import os
 import pickle
 import ssl
@@ -14,9 +15,10 @@ import time
 import unittest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable, Dict, List, Set
+from unittest import mock
 
-from march_id import Client, Kind, MarchError
-from march_id.rooms import error_of
+from march_id import Client, Kind, MarchError, client
+from march_id.rooms import error_of, together
 
 # A program that forks, in a process of its own: of other threads none may hold the interpreter's lock then.
 FORK = """
@@ -42,6 +44,13 @@ os._exit(0)
 """
 
 
+class Forgiving(mmap.mmap):
+    """A page of an emulator that takes any advice, and does nothing."""
+
+    def madvise(self, *_: int) -> None:
+        pass
+
+
 class Room(BaseHTTPRequestHandler):
     """Leases IDs from 1 on, with what a test changes in the answers. Of a time-ordered tag it issues up to most at
     once, if faults has no reason why not."""
@@ -53,6 +62,7 @@ class Room(BaseHTTPRequestHandler):
     drips = b""
     takes = 0.0
     held: List[Any] = []
+    issued: Any = None  # what it answers in place of IDs
 
     def do_POST(self) -> None:
         if self.path.endswith("/next"):
@@ -77,7 +87,8 @@ class Room(BaseHTTPRequestHandler):
             self.answer({"reason": Room.faults.pop()})
         else:
             Room.last += asked
-            self.answer({"runs": [{"first": str(Room.last - asked + 1), "count": str(asked)}], "texts": ["a"]})
+            run = {"first": str(Room.last - asked + 1), "count": str(asked)}
+            self.answer({"runs": [run], "texts": ["a"]} if Room.issued is None else Room.issued)
 
     def answer(self, answer: Dict[str, Any]) -> None:
         if Room.drips:
@@ -102,7 +113,7 @@ class Room(BaseHTTPRequestHandler):
 
 class Clients(unittest.TestCase):
     def setUp(self) -> None:
-        Room.faults, Room.asks, Room.held = [], [], []
+        Room.faults, Room.asks, Room.held, Room.issued = [], [], [], None
         Room.changes, server = {}, ThreadingHTTPServer(("127.0.0.1", 0), Room)
         server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that was closed reads nothing
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -132,6 +143,8 @@ class Clients(unittest.TestCase):
     @unittest.skipUnless(hasattr(os, "fork"), "no fork")
     def test_fork(self) -> None:
         """A child begins anew, even of a fork in C, as uWSGI's, which runs no hook of Python's, with a lock held."""
+        with mock.patch.object(mmap, "mmap", Forgiving):
+            self.assertIsInstance(client._own(), client._Pid)
         for fork, own, first in (
                 ("os.fork", "_own", "order.next()"), ("ctypes.PyDLL(None).fork", "_Pid", "order.next()"),
                 ("ctypes.PyDLL(None).fork", "_own", "order.next_n(1)[0][0]"),
@@ -224,8 +237,52 @@ class Clients(unittest.TestCase):
 
     def test_errors(self) -> None:
         self.assertEqual(error_of(429, b"", "86400").retry_after, 30)
-        e = pickle.loads(pickle.dumps(MarchError(Kind.EXHAUSTED, "all", 2, 5)))
-        self.assertEqual((e.kind, str(e), e.retry_after, e.limit, e.no_window), (Kind.EXHAUSTED, "all", 2, 5, False))
+        away, none = MarchError(Kind.UNAVAILABLE, "away", 2), MarchError(Kind.REFUSED, "none", no_window=True)
+        e = pickle.loads(pickle.dumps(together([none, away])))  # of a worker process, say
+        self.assertEqual((e.kind, str(e), e.retry_after, e.no_window), (Kind.UNAVAILABLE, "none; away", 2, True))
+
+    def test_senseless(self) -> None:
+        """An answer of another program is an error, and neither too few IDs nor a call without an end."""
+        Room.changes, Room.most = {"reason": "too_many", "metadata": {"window": "none"}}, 10
+        event = self.ids.tag("event")
+        self.assertEqual(sum(map(len, event.next_n(5))), 5)
+        self.assertLess(self.ids._rooms.failed[self.url], 0)  # it has no worker, but is not avoided
+        run = {"first": "1", "count": "4"}
+        for Room.issued in ([], {}, {"runs": []}, {"runs": [run]}, {"runs": [run] * 2}, {"runs": 5},
+                            {"runs": [{**run, "count": "1e9"}]}, {"runs": [run, {**run, "count": "-9"}]}):
+            self.fails(Kind.INTERNAL, lambda: event.next_n(5))
+        for Room.issued in ([], {"texts": ["a"]}, {"texts": 5}, {"texts": ["a"], "runs": [{}]}):
+            self.fails(Kind.INTERNAL, event.next_text)
+
+    def test_loopback(self) -> None:
+        """A token goes to this machine alone where there is no TLS."""
+        for host, kind in (("127.0.0.1", Kind.UNAVAILABLE), ("127.255.1.20", Kind.UNAVAILABLE),
+                           ("127.0.0.1.nip.io", Kind.UNAUTHENTICATED), ("127.example.net", Kind.UNAUTHENTICATED),
+                           ("127.0.0.256", Kind.UNAUTHENTICATED), ("localhost.net", Kind.UNAUTHENTICATED)):
+            with tempfile.NamedTemporaryFile() as token, Client([f"http://{host}:1"], token_file=token.name) as ids:
+                token.write(b"secret")
+                token.flush()
+                self.fails(kind, lambda: ids._rooms.ask("/", dict, None, 0))
+        for address in ("http://a:70000", "a:1", "http://a/b"):
+            self.fails(Kind.INVALID, lambda: Client([address]))
+
+    def test_no_thread(self) -> None:
+        """Where no thread can start, nobody waits for one."""
+        order = self.ids.tag("order")
+        with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+            with mock.patch.object(order._changed, "wait", side_effect=AssertionError):
+                self.fails(Kind.UNAVAILABLE, order.next)
+
+    def test_lags(self) -> None:
+        """A room that lags behind leases what callers need at once, and replaces nothing for a while."""
+        layout = {"version": "2", "boundary": "2", "range": {"lower": "0", "upper": "1"}}
+        Room.changes, order = {"serves": layout}, self.ids.tag("order")
+        for n in (1, 5000, 5000):
+            order.next_n(n)
+        with order._lock:
+            order._wanted = 7
+            self.assertGreaterEqual(order._need(), 7)
+            order._wanted = 0
 
     def test_room_issues(self) -> None:
         """Without a window a room issues, at most what its worker has in a second."""
