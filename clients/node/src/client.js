@@ -3,7 +3,7 @@
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
-import { Part, Run, Segment, Window, runOf, seconds } from "./ids.js";
+import { Part, Run, Segment, Window, runsOf, seconds } from "./ids.js";
 import { MarchError, PATIENCE, Rooms, now, soon } from "./rooms.js";
 
 export { MarchError, Run };
@@ -23,7 +23,7 @@ export class Client {
   #tags = new Map();
   #timer;
 
-  constructor({ addresses, fallback = [], reserve = 30_000, minStep = 1000, maxStep = MOST, timeout = 2000,
+  constructor({ addresses = [], fallback = [], reserve = 30_000, minStep = 1000, maxStep = MOST, timeout = 2000,
     tokenFile, ca, cert, key }) {
     if (!(minStep >= 1 && minStep <= maxStep && maxStep <= MOST && reserve >= 1000 && timeout > 0)) {
       throw new MarchError("invalid",
@@ -83,7 +83,8 @@ export class Tag {
   #looked = 0; // how many were issued at the last look
   #paced = [0, now()]; // how many were issued, and when, as the target was set
   #failed; // why the last lease did
-  #retryAt = 0;
+  #retryAt = 0; // when to ask again,
+  #replaceAt = 0; // and when to replace what is old
 
   constructor(shared, name) {
     if (!new RegExp(`^${NAME}$`).test(name)) {
@@ -146,10 +147,11 @@ export class Tag {
       let got = await this.#when(0, () => this.#ofWindow(n));
       if (got?.length === 0) await sleep(this.#window.unit - (Date.now() - this.#window.epoch) % this.#window.unit);
       try {
-        const body = { count: String(Math.min(n, most)) };
-        got ??= (await this.#c.rooms.ask(`${this.#path}/next`, { body })).answer.runs.map(runOf);
+        most = Math.min(n, most);
+        got ??= (await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: String(most) },
+          read: ({ runs }) => runsOf(runs, most) })).answer;
       } catch (error) {
-        most = Math.floor(Math.min(n, most) / 2); // more than one worker has in a second
+        most = Math.floor(most / 2); // more than one worker has in a second
         if (error.kind !== "invalid" || most === 0) throw error;
         continue;
       }
@@ -169,16 +171,16 @@ export class Tag {
 
   /** nextText returns an ID as a text, by the tag's format, of a room. id is undefined for IDs of 80 bits. */
   async nextText() {
-    const { answer } = await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: "1", texts: true } });
-    if (!answer.texts?.length) {
-      throw new MarchError("refused", `tag ${this.name}: it has no format, so its IDs have no texts`);
-    }
-    return { text: answer.texts[0], id: answer.runs[0] && BigInt(answer.runs[0].first) };
+    const { answer } = await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: "1", texts: true },
+      read: ({ texts, runs: [run] }) => (texts ?? []).map((text) => ({ text, id: run && BigInt(run.first) })) });
+    if (answer.length > 0) return answer[0];
+    throw new MarchError("refused", `tag ${this.name}: it has no format, so its IDs have no texts`);
   }
 
   /** parseText returns the ID of a text, of a room. */
   async parseText(text) {
-    return BigInt((await this.#c.rooms.ask(`${this.#path}:parse?text=${encodeURIComponent(text)}`)).answer.id);
+    const path = `${this.#path}:parse?text=${encodeURIComponent(text)}`;
+    return (await this.#c.rooms.ask(path, { read: ({ id }) => BigInt(id) })).answer;
   }
 
   /** warm returns when IDs are held. */
@@ -217,8 +219,8 @@ export class Tag {
       if (failed || at >= giveUp) {
         throw failed ?? new MarchError("unavailable", `tag ${this.name}: too few IDs are leased in time`);
       }
-      if (at >= this.#retryAt) this.#lease(Math.max(n - this.held, this.#need()));
-      await (this.#leasing ?? sleep(this.#retryAt - at));
+      this.#lease(Math.max(n - this.held, this.#need()));
+      await this.#leasing;
     }
   }
 
@@ -246,9 +248,8 @@ export class Tag {
   #need() {
     const held = this.held;
     if (this.#timed) return !this.#window || this.#old(this.#window) ? 1 : 0;
-    if (this.#left > 0 && this.#old(this.#from) || this.#segments.some((s) => this.#old(s))) {
-      return clamp(held, this.#target, 2 * this.#target);
-    }
+    const old = this.#left > 0 && this.#old(this.#from) || this.#segments.some((s) => this.#old(s));
+    if (old && now() >= this.#replaceAt) return clamp(held, this.#target, 2 * this.#target);
     return held < this.#target ? this.#target : 0;
   }
 
@@ -291,7 +292,6 @@ export class Tag {
     }
     this.#known = true;
     this.#timed = Boolean(answer.time);
-    let old = false;
     if (this.#timed) {
       const w = this.#window = new Window(answer.time, sent, window.nonce, c.newest.version, this.#window);
       if (Date.now() - (at - sent) - w.there > AHEAD) w.until = 0; // rooms issue each ID
@@ -305,15 +305,17 @@ export class Tag {
         throw new MarchError("unavailable", `room at ${url}: its answer took longer than ${answer.ttl}`);
       }
       if (s.count === 0) throw new MarchError("exhausted", `tag ${this.name}: no ID is left below its limit`);
-      old = this.#old(s);
+      const old = this.#old(s);
       if (!old) this.#drop((each) => this.#old(each));
       this.#pace(at);
       this.#ttl = s.ttl;
       this.#leased += s.count;
       this.#segments.push(s);
+      // While rooms lag behind, what they lease is replaced after growing pauses. Callers' needs do not wait.
+      const olds = this.#segments.filter((each) => this.#old(each)).length;
+      this.#replaceAt = old ? at + 1000 * 2 ** Math.min(olds - 1, 6) : 0;
     }
-    this.#failed = undefined;
-    this.#retryAt = old ? at + 1000 : 0;
+    [this.#failed, this.#retryAt] = [undefined, 0];
   }
 
   /** #pace sets the target by the rate since it was last set. */

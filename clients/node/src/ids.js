@@ -14,8 +14,12 @@ export class Run {
   }
 }
 
-/** runOf returns the IDs of a run of an answer. */
-export const runOf = ({ first, count, stride }) => new Run(BigInt(first), Number(count), BigInt(stride ?? 1));
+/** runsOf returns the IDs of the runs of an answer, which must be as many as were asked for. */
+export function runsOf(runs, asked) {
+  const all = runs.map(({ first, count, stride }) => new Run(BigInt(first), Number(count), BigInt(stride ?? 1)));
+  if (all.reduce((n, run) => run.count > 0 ? n + run.count : NaN, 0) === asked) return all;
+  throw new TypeError(`${JSON.stringify(runs)}; IDs asked for: ${asked}`);
+}
 
 /** Part is a room's part of a layout: the IDs with lower <= id mod boundary < upper. */
 export class Part {

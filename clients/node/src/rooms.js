@@ -16,6 +16,8 @@ const KINDS = [...ELSEWHERE, "internal", "invalid", "not_found", "exhausted", "r
 const STATUSES = { 400: "invalid", 401: "unauthenticated", 403: "denied", 408: "unavailable", 429: "too_many",
   499: "unavailable", 502: "unavailable", 503: "unavailable", 504: "unavailable" };
 
+const LOOPBACK = /^(localhost|\[::1\]|127(\.(25[0-5]|(2[0-4]|1?\d)?\d)){3})$/;
+
 /** MarchError is an error of March; kind says what a caller can do about it. */
 export class MarchError extends Error {
   constructor(kind, message, retryAfter = 1000, options = undefined) {
@@ -54,13 +56,14 @@ export function together(failures) {
   const order = (e) => KINDS.indexOf(e.kind);
   const first = failures.reduce((least, e) => order(e) < order(least) ? e : least);
   first.message = failures.map((e) => e.message).join("; ");
+  first.noWindow = failures.some((e) => e.noWindow);
   return first;
 }
 
 let skew = 0;
 const began = Date.now() - performance.now();
 
-/** now returns the client's clock, in ms. It never goes back, and goes on while the machine is suspended. */
+/** now returns the client's clock, in ms. It never goes back. The time of a suspended machine is the wall clock's. */
 export function now() {
   const at = performance.now();
   skew = Math.max(skew, Date.now() - began - at);
@@ -87,7 +90,9 @@ export class Rooms {
   constructor(addresses, fallback, options) {
     const first = Math.floor(Math.random() * addresses.length); // so that clients spread over a room's instances
     const all = [...addresses.slice(first), ...addresses.slice(0, first), ...fallback];
-    if (addresses.length === 0 || !all.every((a) => /^https?:\/\/([^\][/:@]+|\[[^\]/]+\])(:\d+)?\/?$/.test(a))) {
+    const fits = (a) => /^https?:\/\/([^\][/:@]+|\[[^\]/]+\])(:\d+)?\/?$/.test(a) &&
+      !(Number(/:(\d+)\/?$/.exec(a)?.[1]) > 65_535);
+    if (addresses.length === 0 || !all.every(fits)) {
       throw new MarchError("invalid", `addresses: ${all}; allowed: 1 or more http[s]://HOST:PORT`);
     }
     this.failed = new Map(all.map((url) => [url, -AVOID])); // when each address failed last
@@ -97,10 +102,10 @@ export class Rooms {
   }
 
   /**
-   * ask returns the answer of the first room that gives one, its address, and when the request was sent. After a
+   * ask returns what is read of the first answer of a room, the room's address, and when the request was sent. After a
    * temporary error of all it asks again, as long as its patience lasts. Without a body the request is a GET.
    */
-  async ask(path, { body, patience = PATIENCE } = {}) {
+  async ask(path, { body, patience = PATIENCE, read = (answer) => answer } = {}) {
     const giveUp = now() + patience;
     for (let pause = 20; !this.closed; pause = Math.min(2 * pause, 500)) {
       const [start, failures] = [now(), []];
@@ -109,17 +114,17 @@ export class Rooms {
       for (const [url] of [...this.failed].sort(([a, at], [b, bt]) => rank(a) - rank(b) || at - bt)) {
         const sent = now();
         try {
-          return { answer: await this.#call(url, path, body), url, sent };
+          return { answer: await this.#call(url, path, body, read), url, sent };
         } catch (error) {
           if (!error.temporary && !error.noWindow) throw error;
-          if (error.temporary) this.failed.set(url, now());
+          if (!error.noWindow) this.failed.set(url, now());
           failures.push(error);
         }
         if (now() - start >= TRIES * this.#options.timeout) break;
       }
       const error = together(failures);
       const wait = error.kind === "unavailable" ? pause * (0.5 + Math.random() / 2) : error.retryAfter;
-      if (!error.temporary || now() + wait >= giveUp) throw error;
+      if (!error.temporary || error.noWindow || now() + wait >= giveUp) throw error;
       await sleep(wait);
     }
     throw new MarchError("closed", "the client was closed");
@@ -130,23 +135,23 @@ export class Rooms {
     for (const agent of Object.values(this.#agents)) agent.destroy();
   }
 
-  async #call(address, path, body) {
+  async #call(address, path, body, read) {
     const { timeout, tokenFile, ca, cert, key } = this.#options;
     const [url, name] = [new URL(address), `room at ${address}`];
     const secure = url.protocol === "https:";
     const headers = { "Content-Type": "application/json" };
-    if (tokenFile && !secure && !/^(localhost|\[::1\]|127\..*)$/.test(url.hostname)) {
+    if (tokenFile && !secure && !LOOPBACK.test(url.hostname)) {
       throw new MarchError("unauthenticated", `${name}: no TLS, so the token is not sent`);
     }
-    const read = (file, kind) => readFile(file, "utf8").catch((error) => { // as it is now: calls are few
+    const content = (file, kind) => readFile(file, "utf8").catch((error) => { // as it is now: calls are few
       throw new MarchError(kind, `${file}: ${error.message}`, 1000, { cause: error });
     });
     if (tokenFile) {
-      const token = (await read(tokenFile, "unauthenticated")).trim();
+      const token = (await content(tokenFile, "unauthenticated")).trim();
       if (!/^[!-~]+$/.test(token)) throw new MarchError("unauthenticated", `${tokenFile}: no token of one word`);
       headers.Authorization = `Bearer ${token}`;
     }
-    const [caPem, certPem, keyPem] = await Promise.all([ca, cert, key].map((file) => file && read(file, "invalid")));
+    const [caPem, certPem, keyPem] = await Promise.all([ca, cert, key].map((file) => file && content(file, "invalid")));
     let status, text, after;
     try {
       ({ status, text, after } = await new Promise((resolve, reject) => {
@@ -167,7 +172,7 @@ export class Rooms {
     }
     if (status !== 200) throw errorOf(status, text, after, name);
     try {
-      return JSON.parse(text);
+      return read(JSON.parse(text));
     } catch (error) {
       throw new MarchError("internal", `${name}: its answer makes no sense: ${error.message}`);
     }

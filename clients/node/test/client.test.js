@@ -8,7 +8,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 
 import { Client } from "../src/client.js";
-import { errorOf } from "../src/rooms.js";
+import { MarchError, Rooms, errorOf, together } from "../src/rooms.js";
 
 /** withRoom runs a test with a client of a room, which leases IDs from 1 on, with what the test changes in the answers.
  * Of a time-ordered tag it issues up to most at once, if faults has no reason why not. */
@@ -24,8 +24,9 @@ function withRoom(name, run) {
       if (issues && room.faults.length > 0) return { reason: room.faults.pop() };
       const run = { first: String(room.last + 1), count: String(count) };
       room.last += count;
-      return issues ? { runs: [run], texts: ["a"] } : { segment: { ...part, ...run }, ttl: "600s", serves: part,
-        limit: "9223372036854775807", time: null, ...room.changes };
+      if (issues) return room.issued ?? { runs: [run], texts: ["a"] };
+      return { segment: { ...part, ...run }, ttl: "600s", serves: part, limit: "9223372036854775807", time: null,
+        ...room.changes };
     };
     const server = http.createServer(async (request, response) => {
       let body = "";
@@ -139,6 +140,54 @@ withRoom("without a window a room issues at most what its worker has in a second
   assert.deepEqual(room.asks, [600, 300, 150, 150, 150, 150]);
   room.faults = ["refused"];
   await fails("refused", () => ids.tag("other").next());
+});
+
+withRoom("an answer of another program is an error, and no room is avoided for a worker", async (ids, room, port) => {
+  room.changes = { reason: "too_many", metadata: { window: "none" } };
+  room.most = 10;
+  const [event, run] = [ids.tag("event"), { first: "1", count: "4" }];
+  assert.equal(countOf(await event.nextN(5)), 5);
+  for (room.issued of [[], {}, { runs: [] }, { runs: [run] }, { runs: [run, run] }, { runs: 5 },
+    { runs: [{ ...run, count: "x" }] }, { runs: [{ ...run, count: "9" }, { ...run, count: "-4" }] }]) {
+    await fails("internal", () => event.nextN(5));
+  }
+  for (room.issued of [[], {}, { texts: ["a"] }, { texts: 5, runs: [] }, { texts: ["a"], runs: [{ first: "x" }] }]) {
+    await fails("internal", () => event.nextText());
+  }
+  const rooms = new Rooms([`http://127.0.0.1:${port}`], [], { timeout: 2000 });
+  const asks = () => rooms.ask("/v1/tags/a/lease", { body: { count: "1", window: {} } });
+  await fails("too_many", asks);
+  assert.ok([...rooms.failed.values()][0] < 0);
+  rooms.close();
+});
+
+test("of the failures of several instances one has no worker: a room issues IDs", () => {
+  const none = Object.assign(new MarchError("refused", "none"), { noWindow: true });
+  const both = together([none, new MarchError("unavailable", "away")]);
+  assert.deepEqual([both.kind, both.message, both.noWindow], ["unavailable", "none; away", true]);
+});
+
+test("a token goes to this machine alone where there is no TLS, and addresses are checked", async () => {
+  for (const [host, here] of [["127.0.0.1", true], ["127.255.1.20", true], ["127.0.0.1.nip.io", false],
+    ["127.example.net", false], ["localhost.net", false]]) {
+    const tokenFile = new URL("../package.json", import.meta.url); // no token of one word: it is not sent at all
+    const rooms = new Rooms([`http://${host}:1`], [], { timeout: 2000, tokenFile });
+    const why = await rooms.ask("/", { patience: 0 }).catch((error) => error.message);
+    assert.equal(why.includes("no TLS"), !here, why);
+    rooms.close();
+  }
+  for (const addresses of [undefined, [], ["http://a:70000"], ["a:1"], ["http://a/b"]]) {
+    assert.throws(() => new Client({ addresses }), { kind: "invalid" });
+  }
+});
+
+withRoom("a room that lags behind leases what callers need at once", async (_, room, port) => {
+  room.changes = { serves: { version: "2", boundary: "2", range: { lower: "0", upper: "1" } } };
+  const ids = new Client({ addresses: [`http://127.0.0.1:${port}`], maxStep: 1000 });
+  const [order, began] = [ids.tag("order"), performance.now()];
+  for (let k = 0; k < 15; k++) assert.equal(countOf(await order.nextN(5000)), 5000);
+  assert.ok(performance.now() - began < 12_000); // and not one each second
+  ids.close();
 });
 
 withRoom("a window ends by the clock that only goes forward, and with its client", async (ids, room) => {
