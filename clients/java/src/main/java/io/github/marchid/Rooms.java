@@ -26,6 +26,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
+import java.util.function.Function;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 import javax.net.ssl.SSLContext;
@@ -38,10 +39,11 @@ final class Rooms {
     private static final int TRIES = 3; // how many hanging instances a call waits for
     private static final long MOST_WAIT = 30; // s that an answer has a client wait
     private static final Pattern ADDRESS = Pattern.compile("https?://([^\\]\\[/:@]+|\\[[^\\]/]+])(:\\d+)?/?");
-    private static final Pattern SAFE = Pattern.compile("https:.*|http://(localhost|\\[::1]|127\\.[^:/]*)([:/].*)?");
+    private static final Pattern SAFE =
+        Pattern.compile("https:.*|http://(localhost|\\[::1]|127(\\.(25[0-5]|(2[0-4]|1?\\d)?\\d)){3})([:/].*)?");
 
     /** An answer, the address that gave it, and when the request was sent. */
-    record Answer(Map<String, String> body, String url, long sent) {}
+    record Answer<T>(T body, String url, long sent) {}
 
     final Map<String, Long> failed = Collections.synchronizedMap(new LinkedHashMap<>()); // when each address did last
     final List<String> fallback;
@@ -55,7 +57,7 @@ final class Rooms {
         List<String> all = new ArrayList<>(addresses);
         Collections.shuffle(all); // so that clients spread over the instances of a room
         all.addAll(fallback);
-        if (addresses.isEmpty() || !all.stream().allMatch(a -> ADDRESS.matcher(a).matches())) {
+        if (addresses.isEmpty() || !all.stream().allMatch(Rooms::fits)) {
             throw new MarchException(Kind.INVALID, "addresses: " + all + "; allowed: 1 or more http[s]://HOST:PORT");
         }
         all.forEach(url -> failed.put(url, -AVOID));
@@ -69,10 +71,10 @@ final class Rooms {
     }
 
     /**
-     * Returns the answer of the first room that gives one. After a temporary error of all it asks again, as long as its
+     * Returns what is read of the first answer of a room. After a temporary error of all it asks again, as long as its
      * patience lasts. A null body makes a GET.
      */
-    Answer ask(String path, String body, long patience) {
+    <T> Answer<T> ask(String path, String body, long patience, Function<Map<String, String>, T> read) {
         long giveUp = now() + patience;
         for (long pause = SECOND / 50; !closed; pause = Math.min(2 * pause, SECOND / 2)) {
             long began = now();
@@ -84,9 +86,9 @@ final class Rooms {
             for (String url : failed.keySet().stream().sorted(rank).toList()) {
                 long sent = now();
                 try {
-                    return new Answer(call(url, path, body), url, sent);
+                    return new Answer<>(call(url, path, body, read), url, sent);
                 } catch (MarchException e) {
-                    if (!e.elsewhere()) {
+                    if (!e.elsewhere() || Thread.currentThread().isInterrupted()) { // which is no failure of a room
                         throw e;
                     } else if (!e.noWindow()) {
                         failed.put(url, now());
@@ -100,7 +102,7 @@ final class Rooms {
             MarchException e = together(failures);
             long wait = e.kind() == Kind.UNAVAILABLE ? (long) (pause * ThreadLocalRandom.current().nextDouble(0.5, 1))
                 : e.retryAfter().toNanos();
-            if (!e.temporary() || now() + wait >= giveUp || Thread.currentThread().isInterrupted()) {
+            if (!e.temporary() || e.noWindow() || now() + wait >= giveUp) {
                 throw e;
             }
             LockSupport.parkNanos(wait);
@@ -114,10 +116,19 @@ final class Rooms {
             e -> ELSEWHERE.contains(e.kind()) ? ELSEWHERE.indexOf(e.kind()) : ELSEWHERE.size()));
         return new MarchException(first.kind(),
             failures.stream().map(Throwable::getMessage).collect(Collectors.joining("; ")),
-            first.retryAfter().toNanos(), 0, first.noWindow(), first);
+            first.retryAfter().toNanos(), 0, failures.stream().anyMatch(MarchException::noWindow), first);
     }
 
-    private Map<String, String> call(String url, String path, String body) {
+    private static boolean fits(String address) {
+        try { // the JDK has no host for one with an underscore
+            return ADDRESS.matcher(address).matches() && URI.create(address).getHost() != null
+                && URI.create(address).getPort() < 65_536;
+        } catch (IllegalArgumentException e) {
+            return false;
+        }
+    }
+
+    private <T> T call(String url, String path, String body, Function<Map<String, String>, T> read) {
         String name = "room at " + url;
         try {
             HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url.replaceAll("/$", "") + path))
@@ -135,13 +146,13 @@ final class Rooms {
                 String after = answer.headers().firstValue("Retry-After").orElse("");
                 throw error(answer.statusCode(), answer.body(), after, name);
             }
-            return Json.parse(answer.body());
+            return read.apply(Json.parse(answer.body()));
         } catch (ExecutionException | TimeoutException e) {
             throw new MarchException(Kind.UNAVAILABLE, name + ": " + e, SECOND, 0, false, e);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new MarchException(Kind.UNAVAILABLE, "interrupted", SECOND, 0, false, e);
-        } catch (IllegalArgumentException | NullPointerException e) {
+        } catch (IllegalArgumentException | ArithmeticException | NullPointerException e) {
             throw new MarchException(Kind.INTERNAL, name + ": its answer makes no sense", SECOND, 0, false, e);
         }
     }
@@ -188,7 +199,7 @@ final class Rooms {
     private static final long WALL = System.currentTimeMillis();
     private static final AtomicLong SKEW = new AtomicLong();
 
-    /** The client's clock, in ns. It never goes back, and goes on while the machine is suspended. */
+    /** The client's clock, in ns. It never goes back. The time of a suspended machine is the wall clock's. */
     static long now() {
         long at = System.nanoTime() - ORIGIN;
         long skew = (System.currentTimeMillis() - WALL) * 1_000_000 - at;

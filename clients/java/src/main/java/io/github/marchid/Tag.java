@@ -17,7 +17,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
-import java.util.concurrent.locks.LockSupport;
+import java.util.function.Function;
 import java.util.function.Predicate;
 
 /** Issues the IDs of one tag. All methods are safe for concurrent use. */
@@ -54,6 +54,7 @@ public final class Tag {
     private long pacedAt = now();
     private MarchException failed; // why the last lease did
     private long retryAt;
+    private long replaceAt; // when to replace what is old
 
     Tag(MarchClient client, String name) {
         this.client = client;
@@ -122,17 +123,18 @@ public final class Tag {
                 run = window != null && now() < window.until ? window.take(n, at) : null;
             }
             if (run != null && run.count() == 0) {
-                LockSupport.parkNanos(window.left(at) * 1_000_000); // the tick is full
+                pause(window.left(at) * 1_000_000); // the tick is full
             } else if (run != null) {
                 runs.add(run);
                 n -= run.count();
             } else {
-                most = Math.min(n, most);
+                long some = Math.min(n, most);
                 try {
-                    runs.addAll(Run.of(rooms.ask(path + "/next", "{\"count\":\"" + most + "\"}", PATIENCE).body()));
-                    n -= most;
+                    runs.addAll(rooms.ask(path + "/next", "{\"count\":\"" + some + "\"}", PATIENCE,
+                        answer -> Run.of(answer, some)).body());
+                    n -= some;
                 } catch (MarchException e) {
-                    most /= 2; // more than one worker has in a second
+                    most = some / 2; // more than one worker has in a second
                     if (e.kind() != Kind.INVALID || most == 0) {
                         throw e;
                     }
@@ -144,17 +146,19 @@ public final class Tag {
 
     /** Returns an ID as a text, by the tag's format, of a room. */
     public Text nextText() {
-        Map<String, String> answer = rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", PATIENCE).body();
-        if (!answer.containsKey("texts.0")) {
-            throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts");
-        }
-        return new Text(answer.get("texts.0"), number(answer, "runs.0.first"));
+        return rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", PATIENCE, answer -> {
+            if (!answer.containsKey("texts.0")) {
+                throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts");
+            }
+            String id = answer.containsKey("runs") ? "0" : answer.get("runs.0.first");
+            return new Text(answer.get("texts.0"), Long.parseLong(id));
+        }).body();
     }
 
     /** Returns the ID of a text, of a room. */
     public long parseText(String text) {
         String escaped = URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
-        return number(rooms.ask(path + ":parse?text=" + escaped, null, PATIENCE).body(), "id");
+        return rooms.ask(path + ":parse?text=" + escaped, null, PATIENCE, a -> Long.parseLong(a.get("id"))).body();
     }
 
     /** Returns when IDs are held. */
@@ -187,7 +191,9 @@ public final class Tag {
                 wanted = missing;
                 wake();
             }
-            pause(giveUp - at);
+            if (wanted > 0) { // or else no thread could start
+                pause(giveUp - at);
+            }
         }
     }
 
@@ -236,7 +242,7 @@ public final class Tag {
         long ahead = held < target ? target : 0;
         if (timed) {
             ahead = window == null || old(window.part, window.due) ? 1 : 0;
-        } else if (segments.stream().anyMatch(this::old)) {
+        } else if (at >= replaceAt && segments.stream().anyMatch(this::old)) {
             ahead = Math.max(target, Math.min(held, 2 * target));
         }
         return Math.min(Math.max(wanted, ahead), MOST);
@@ -285,6 +291,7 @@ public final class Tag {
             working = !rooms.closed && (wanted > 0 || known && (ttl == 0 || at - used < ttl));
             long n = working ? need(at) : 0;
             if (n > 0 || !working) {
+                unchecked = 0; // until the next look, which a lease may hold up
                 return n;
             }
             pause(at - used < SECOND ? LOOK : SECOND);
@@ -300,7 +307,7 @@ public final class Tag {
             + (now() - client.began) / SECOND + "s\"" + held + "}}";
         long patience = failed != null && failed.temporary() ? 0 : PATIENCE;
         try {
-            accept(rooms.ask(path + "/lease", body, patience), n, nonce);
+            accept(rooms.ask(path + "/lease", body, patience, Function.identity()), n, nonce);
         } catch (MarchException e) {
             fail(e);
         } catch (RuntimeException | Error e) { // whatever it is, callers and the worker go on
@@ -326,7 +333,7 @@ public final class Tag {
     }
 
     /** Adds what an answer leases. Its error says why it cannot. */
-    private synchronized void accept(Answer answer, long asked, String nonce) {
+    private synchronized void accept(Answer<Map<String, String>> answer, long asked, String nonce) {
         Map<String, String> body = answer.body();
         long at = now();
         if (rooms.closed) {
@@ -336,7 +343,6 @@ public final class Tag {
         }
         known = true;
         timed = body.containsKey("time.window.worker");
-        boolean again = false;
         if (timed) {
             Part newest = new Part(client.newest.version(), 0, 0, 0);
             window = new Window(body, answer.sent(), nonce, newest, window);
@@ -355,7 +361,7 @@ public final class Tag {
             } else if (s.count() == 0) {
                 throw new MarchException(Kind.EXHAUSTED, "tag " + name + ": no ID is left below its limit");
             }
-            again = old(s);
+            boolean again = old(s);
             if (!again) {
                 drop(this::old);
             }
@@ -363,10 +369,12 @@ public final class Tag {
             ttl = s.ttl;
             leased += s.count();
             segments.add(s);
+            // While rooms lag behind, what they lease is replaced after growing pauses. Callers' needs do not wait.
+            replaceAt = again ? at + (SECOND / 2 << Math.min(segments.stream().filter(this::old).count(), 7)) : 0;
         }
         failed = null;
         wanted = 0;
-        retryAt = again ? at + SECOND : 0;
+        retryAt = 0;
     }
 
     /** Sets the target by the rate since it was last set. */

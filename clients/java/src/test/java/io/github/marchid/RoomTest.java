@@ -40,6 +40,7 @@ public final class RoomTest {
         final CountDownLatch end = new CountDownLatch(1);
         final AtomicInteger asked = new AtomicInteger();
         volatile String ttl = "60s";
+        volatile String serves = PART;
         volatile String body = "";
         volatile Answers answers = this::lease;
         private long first;
@@ -69,7 +70,7 @@ public final class RoomTest {
         synchronized void lease(HttpExchange x, String body) throws IOException {
             long n = count(body);
             say(x, 200, "{\"segment\":{" + PART + ",\"first\":\"" + first + "\",\"count\":\"" + n + "\"},\"ttl\":\""
-                + ttl + "\",\"limit\":\"0\",\"serves\":{" + PART + "},\"time\":null}");
+                + ttl + "\",\"limit\":\"0\",\"serves\":{" + serves + "},\"time\":null}");
             first += n;
         }
 
@@ -118,6 +119,11 @@ public final class RoomTest {
         run(only, "token", RoomTest::token);
         run(only, "retryAfter", RoomTest::retryAfter);
         run(only, "noWindow", RoomTest::noWindow);
+        run(only, "foreign", RoomTest::foreign);
+        run(only, "several", RoomTest::several);
+        run(only, "hosts", RoomTest::hosts);
+        run(only, "interrupted", RoomTest::interrupted);
+        run(only, "lags", RoomTest::lags);
         System.out.println("ok, with a room of the test's");
     }
 
@@ -410,6 +416,75 @@ public final class RoomTest {
             is(20, got.size());
             is(20, new HashSet<>(got).size());
             is(7, calls.get()); // of 5 IDs each, every other time in vain
+        }
+    }
+
+    /** An answer of another program is an error, and neither too few IDs nor ID 0. */
+    private static void foreign(Room room) {
+        try (MarchClient ids = room.client()) {
+            Tag event = ids.tag("event");
+            room.answers = (x, body) ->
+                Room.say(x, 409, "{\"reason\":\"refused\",\"metadata\":{\"window\":\"none\"}}");
+            event.warm();
+            String run = "{\"first\":\"1\",\"count\":\"4\"}";
+            for (String answer : List.of("[]", "{}", "{\"runs\":[]}", "{\"runs\":[" + run + "]}", "{\"runs\":5}",
+                "{\"runs\":[" + run + "," + run + "]}", "{\"texts\":[\"a\"]}", "{\"runs\":[{\"first\":\"x\"}]}",
+                "{\"runs\":[" + run + ",{\"first\":\"1\",\"count\":\"2\"},{\"first\":\"1\",\"count\":\"-1\"}]}")) {
+                room.answers = (x, body) -> Room.say(x, 200, answer);
+                is(Kind.INTERNAL, kind(() -> event.nextN(5)));
+                is(Kind.INTERNAL, kind(() -> event.parseText("a")));
+            }
+            for (String answer : List.of("[", "{\"texts\":[\"a\"]}",
+                "{\"texts\":[\"a\"],\"runs\":[{\"first\":\"x\"}]}")) {
+                room.answers = (x, body) -> Room.say(x, 200, answer);
+                is(Kind.INTERNAL, kind(event::nextText));
+            }
+        }
+    }
+
+    /** If one of several instances has no worker, a room issues IDs, whatever the others say. */
+    private static void several(Room room) {
+        MarchException none = new MarchException(Kind.REFUSED, "none", 1, 0, true, null);
+        MarchException both = Rooms.together(List.of(none, new MarchException(Kind.UNAVAILABLE, "away")));
+        is(Kind.UNAVAILABLE, both.kind());
+        is(true, both.noWindow());
+    }
+
+    /** A token goes to this machine alone where there is no TLS. Addresses that cannot be asked are refused. */
+    private static void hosts(Room room) {
+        for (String host : List.of("127.0.0.1", "127.255.1.20", "localhost", "[::1]", "127.0.0.1.nip.io",
+            "127.example.net", "localhost.net")) {
+            MarchClient.Builder builder = MarchClient.builder("http://" + host + ":1").tokenFile(Path.of("/no/token"));
+            try (MarchClient ids = builder.build()) {
+                ids.next("order");
+            } catch (MarchException e) {
+                is(host.matches(".*(net|io)"), e.getMessage().contains("no TLS"));
+            }
+        }
+        for (String address : List.of("http://my_room:1", "http://127.0.0.256:1", "http://a:70000", "http://a/b")) {
+            is(Kind.INVALID, kind(() -> MarchClient.builder(address).build()));
+        }
+    }
+
+    /** A caller that was interrupted has an error at once, and no room is avoided for that. */
+    private static void interrupted(Room room) {
+        try (MarchClient ids = room.client()) {
+            Thread.currentThread().interrupt();
+            is(Kind.UNAVAILABLE, kind(() -> ids.tag("text").nextText()));
+            is(true, Thread.interrupted());
+            is(true, ids.rooms.failed.get(room.url) < 0);
+        }
+    }
+
+    /** A room that lags behind leases what callers need at once, and not each second. */
+    private static void lags(Room room) {
+        room.serves = PART.replace("\"1\"", "\"2\"");
+        try (MarchClient ids = MarchClient.builder(room.url).steps(1000, 1000).build()) {
+            long began = System.nanoTime();
+            for (int k = 0; k < 15; k++) {
+                ids.tag("order").nextN(5000);
+            }
+            is(true, System.nanoTime() - began < 12_000_000_000L);
         }
     }
 
