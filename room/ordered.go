@@ -319,8 +319,8 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 
 // late returns the error of a call whose deadline ended before an instance of the home issued its IDs.
 func (p *passed) late(ctx context.Context) error {
-	return allocator.Errorf(allocator.Unavailable, "tag %s: its IDs are issued in room %s, its home, of which instance "+
-		"%s did not issue any before the caller's deadline; if the home is lost, `march tag update %s --home ROOM` "+
+	return allocator.Errorf(allocator.Unavailable, "tag %s: its IDs are issued in room %s, its home, of which "+
+		"instance %s issued none before the caller's deadline; if the home is lost, `march tag update %s --home ROOM` "+
 		"moves it: %w", p.name, p.home, p.holder.Instance, p.name, context.Cause(ctx))
 }
 
