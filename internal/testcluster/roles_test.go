@@ -158,6 +158,7 @@ func TestEtcdRolesSuffice(t *testing.T) {
 var shared = map[string]string{
 	"epoch": "a halt", "beat": "every room's checks fail", "audit": "entries may go",
 	"refusals": "entries may go", "oldest": "removed entries may be hidden",
+	"orders": "a tag that is ordered over all rooms stops, or its order breaks",
 }
 
 // writes has a room's user of etcd try every write on every key of every kind, of another room and
