@@ -145,7 +145,7 @@ func (u *unsent) wait(ctx context.Context) {
 		select {
 		case <-u.written:
 		case <-late.C:
-			u.bytes.Store(mostUnsent / 2)
+			u.bytes.Store(mostUnsent) // for one answer
 			late.Reset(unsentFor)
 		case <-ctx.Done():
 			return
