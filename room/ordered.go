@@ -229,7 +229,7 @@ type passed struct {
 	home   allocator.Room // of a tag that is ordered over all rooms; empty for the order of a room
 	text   *texts.Text
 	holder record.Holder // without a nonce any instance of the home: see atHome
-	brief  bool          // no process held the tag: who does is asked once that instance has issued
+	brief  bool          // no process held the tag: the key is read again once that instance has issued
 	nth    int           // how many instances of the home have refused a call before, one after another
 	silent string        // the nonce of a holder that does not answer, in place of which any instance is asked
 	to     *neighbour

@@ -112,7 +112,7 @@ class Tag:
         self._own = client._own
 
     def _mine(self) -> threading.Lock:
-        """The lock, of this process: of the parent's nobody knows who held it at a fork."""
+        """The lock, of this process: a thread that the fork did not copy may hold the parent's."""
         if not self._own[0]:
             with _lock():
                 if not self._own[0]:

@@ -267,7 +267,7 @@ class Clients(unittest.TestCase):
             self.fails(Kind.INVALID, lambda: Client([address]))
 
     def test_no_thread(self) -> None:
-        """Where no thread can start, nobody waits for one."""
+        """Where no thread can start, no caller waits for one."""
         order = self.ids.tag("order")
         with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
             with mock.patch.object(order._changed, "wait", side_effect=AssertionError):

@@ -92,7 +92,7 @@ public final class Tag {
         return runs.isEmpty() ? nextTimed(n) : runs;
     }
 
-    /** Takes n IDs, or none if others, who take of the head alone, were faster. */
+    /** Takes n IDs, or none if calls of next(), which take of the head alone, were faster. */
     private boolean take(long n, List<Run> runs) {
         Segment first = head;
         long from = first.get();
