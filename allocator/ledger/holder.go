@@ -60,8 +60,8 @@ func (i *Instance) Hold(ctx context.Context, of allocator.Source, hold time.Dura
 		}
 	}
 	return nil, nil, allocator.Errorf(allocator.Unavailable,
-		"tag %s: other instances than this one of room %s took its key first, %d times in a row", s.name, i.room,
-		leaseAttempts)
+		"tag %s: room %s got no tenure in %d tries: other instances took its key first, or its home was being moved",
+		s.name, i.room, leaseAttempts)
 }
 
 // homeMovesIn is how long the new home of a tag waits for the old one to release the key. Then it takes it.
