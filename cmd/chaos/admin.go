@@ -63,9 +63,12 @@ func (a *admin) close() error {
 	return errors.Join(errs...)
 }
 
+// firstBoundary is the first layout's boundary.
+const firstBoundary = 1000
+
 // init makes the cluster, its first layout and its tags, once a console answers.
 func (a *admin) init(ctx context.Context) error {
-	layout := &marchv1.Layout{Boundary: 1000, Rooms: map[string]*marchv1.Range{
+	layout := &marchv1.Layout{Boundary: firstBoundary, Rooms: map[string]*marchv1.Range{
 		"a": {Lower: 0, Upper: 300}, "b": {Lower: 300, Upper: 600}, "c": {Lower: 650, Upper: 1000},
 	}}
 	do := func(use func(context.Context, marchv1.ConsoleServiceClient) error) error {

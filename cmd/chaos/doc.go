@@ -31,7 +31,8 @@
 // Rooms, consoles and their callers speak TLS, with certificates that end after five minutes and are renewed
 // each half a minute. etcd asks each process for its own user.
 //
-// Three tags have time-ordered IDs: one counts ms, one seconds, and one has the worker last. Faults set the clocks
+// Three tags have time-ordered IDs: one counts ms, one seconds, and one, in runs of even seeds, has the worker last, which
+// keeps the boundary as it is; in other runs, boundaries change. Faults set the clocks
 // of instances wrong, too (package skew). The check compares the IDs with the windows of
 // workers in etcd's history. The run does not measure how long their callers wait: after some
 // restores, no window begins for 20 minutes.

@@ -37,13 +37,23 @@ func (d *driver) operate(ctx, lanes context.Context) error {
 			e.Detail += ": " + err.Error()
 		}
 		d.note(e)
+		if errors.Is(err, errLayout) {
+			return err
+		}
 	}
 	return nil
 }
 
+// errLayout breaks a run: its migrations show nothing if consoles refuse their layouts, whatever fault there is.
+var errLayout = errors.New("a layout that no rule forbids was refused")
+
 // migrate changes to a random layout, and waits for the migration's end.
 func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, error) {
-	target := randomLayout(r, d.roomNames())
+	choice := boundaries
+	if slices.Contains(d.Times, pinning) {
+		choice = []int64{firstBoundary}
+	}
+	target := randomLayout(r, d.roomNames(), choice)
 	hold := between(r, 0, 3*time.Second)
 	change := r.IntN(8)
 	began := time.Now()
@@ -59,6 +69,9 @@ func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, erro
 		return err
 	})
 	if err != nil && allocator.KindOf(err) != allocator.Exists {
+		if allocator.KindOf(err) == allocator.Invalid {
+			err = fmt.Errorf("%w: %w", errLayout, err)
+		}
 		return "not migrated", err
 	}
 	d.note(runlog.Event{What: runlog.Migration, Target: id, Detail: "began"})
@@ -131,10 +144,13 @@ func (d *driver) roomNames() []string {
 	return list
 }
 
-// randomLayout returns a layout in which each room has at least a tenth of the boundary, so
-// that the IDs of a run stay near each other.
-func randomLayout(r *rand.Rand, names []string) *marchv1.Layout {
-	boundary := pick(r, []int64{10, 97, 100, 1000, 1000, 1000, 1024, 4096, 65_537, 1_000_000})
+// boundaries of a run's layouts.
+var boundaries = []int64{10, 97, 100, firstBoundary, 1024, 4096, 65_537, 1_000_000}
+
+// randomLayout returns a layout with one of some boundaries, in which each room has at least a tenth of the
+// boundary, so that the IDs of a run stay near each other.
+func randomLayout(r *rand.Rand, names []string, boundaries []int64) *marchv1.Layout {
+	boundary := pick(r, boundaries)
 	names = slices.Clone(names)
 	r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	least := boundary / 10
