@@ -3,11 +3,9 @@ package console
 import (
 	"cmp"
 	"context"
-	"maps"
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,17 +44,13 @@ type index struct {
 	reading   atomic.Int64 // tags read so far, of the index being made
 }
 
-// tagIndex has all tags as they were last read, for searching and sorting. Only
-// orders changes.
+// tagIndex has all tags as they were last read, for searching and sorting. It never changes.
 type tagIndex struct {
-	tags []indexed         // by name
-	bad  []record.KeyError // that cannot be read
-	at   time.Time         // when they had been read
-	took time.Duration
-	mu   struct {
-		sync.Mutex
-		orders map[marchv1.TagSort][]int32 // places in tags, for each sort order
-	}
+	tags   []indexed                   // by name
+	orders map[marchv1.TagSort][]int32 // places in tags, by each of sorts
+	bad    []record.KeyError           // that cannot be read
+	at     time.Time                   // when they had been read
+	took   time.Duration
 }
 
 // indexed is a tag in an index.
@@ -85,10 +79,6 @@ func (s *index) readTags(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	if x.at, x.took = now, now.Sub(began); err != nil {
 		s.log.Debug("tags not read", "error", err)
-	} else if before := s.last.Load().tags; before != nil { // the next page of an order finds it sorted
-		for _, by := range before.sorted() {
-			x.order(by)
-		}
 	}
 	s.publish(func(next *snapshot) {
 		if next.searchedAt, next.tagsErr = now, err; err == nil {
@@ -100,7 +90,6 @@ func (s *index) readTags(ctx context.Context) (pause time.Duration) {
 
 func (s *index) newIndex(ctx context.Context) (*tagIndex, error) {
 	x := &tagIndex{}
-	x.mu.orders = make(map[marchv1.TagSort][]int32)
 	s.reading.Store(0)
 	stored, _, err := s.admin.LastLayout(ctx)
 	if err != nil {
@@ -116,6 +105,7 @@ func (s *index) newIndex(ctx context.Context) (*tagIndex, error) {
 		s.reading.Add(1)
 		return nil
 	})
+	x.sort()
 	return x, err
 }
 
@@ -177,47 +167,44 @@ func (i *indexed) summary() *marchv1.TagSummary {
 		Used: i.used, Lasts: lasts(i.lasts)}
 }
 
-// sorts are what tags can be sorted by; names are unique and decide last.
-var sorts = map[marchv1.TagSort]func(a, b *indexed) int{
-	marchv1.TagSort_TAG_SORT_NAME:    func(_, _ *indexed) int { return 0 },
-	marchv1.TagSort_TAG_SORT_STRICT:  func(a, b *indexed) int { return strictness(a) - strictness(b) },
-	marchv1.TagSort_TAG_SORT_RATE:    func(a, b *indexed) int { return cmp.Compare(a.rate, b.rate) },
-	marchv1.TagSort_TAG_SORT_USED:    func(a, b *indexed) int { return cmp.Compare(a.used, b.used) },
-	marchv1.TagSort_TAG_SORT_LASTS:   func(a, b *indexed) int { return cmp.Compare(a.lasts, b.lasts) },
-	marchv1.TagSort_TAG_SORT_NEXT:    func(a, b *indexed) int { return cmp.Compare(a.next, b.next) },
-	marchv1.TagSort_TAG_SORT_CREATED: func(a, b *indexed) int { return a.tag.Created.Compare(b.tag.Created) },
+// sorts are what tags can be sorted by. Names are unique and decide last.
+var sorts = map[marchv1.TagSort]func(*indexed) int64{
+	marchv1.TagSort_TAG_SORT_NAME:    func(*indexed) int64 { return 0 },
+	marchv1.TagSort_TAG_SORT_STRICT:  func(i *indexed) int64 { return int64(flag(i.tag.StrictRetract)) },
+	marchv1.TagSort_TAG_SORT_RATE:    func(i *indexed) int64 { return ordered(i.rate) },
+	marchv1.TagSort_TAG_SORT_USED:    func(i *indexed) int64 { return ordered(i.used) },
+	marchv1.TagSort_TAG_SORT_LASTS:   func(i *indexed) int64 { return ordered(i.lasts) },
+	marchv1.TagSort_TAG_SORT_NEXT:    func(i *indexed) int64 { return i.next },
+	marchv1.TagSort_TAG_SORT_CREATED: func(i *indexed) int64 { return i.tag.Created.UnixNano() },
 }
 
-func strictness(i *indexed) int {
-	if i.tag.StrictRetract {
-		return 1
-	}
-	return 0
-}
+// ordered returns a number for another one, from 0 on, in the same order.
+func ordered(v float64) int64 { return int64(math.Float64bits(v)) } //nolint:gosec // the sign is 0
 
-// order returns the places of all tags, sorted.
-func (x *tagIndex) order(by marchv1.TagSort) []int32 {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if order, ok := x.mu.orders[by]; ok {
-		return order
+// sort makes the orders. The keys of an order stand side by side, so a million tags take a tenth of a second.
+func (x *tagIndex) sort() {
+	type place struct {
+		key int64
+		at  int32
 	}
-	order := make([]int32, len(x.tags))
-	for i := range order {
-		order[i] = int32(i) //nolint:gosec // up to maxIndexed
+	places := make([]place, len(x.tags))
+	x.orders = make(map[marchv1.TagSort][]int32, len(sorts))
+	for by, key := range sorts {
+		for i := range x.tags {
+			places[i] = place{key(&x.tags[i]), int32(i)} //nolint:gosec // up to maxIndexed
+		}
+		slices.SortFunc(places, func(a, b place) int {
+			if c := cmp.Compare(a.key, b.key); c != 0 {
+				return c
+			}
+			return int(a.at - b.at)
+		})
+		order := make([]int32, len(places))
+		for i, p := range places {
+			order[i] = p.at
+		}
+		x.orders[by] = order
 	}
-	if by != marchv1.TagSort_TAG_SORT_NAME {
-		slices.SortStableFunc(order, func(a, b int32) int { return sorts[by](&x.tags[a], &x.tags[b]) })
-	}
-	x.mu.orders[by] = order
-	return order
-}
-
-// sorted returns the orders that callers asked for.
-func (x *tagIndex) sorted() []marchv1.TagSort {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return slices.Collect(maps.Keys(x.mu.orders))
 }
 
 // SearchTags implements ConsoleService.
@@ -251,7 +238,7 @@ func (s *index) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (*
 	}
 	answer := &marchv1.SearchTagsResponse{Total: int64(len(x.tags)), AsOf: timestamppb.New(x.at),
 		Unreadable: passedOver(x.bad)}
-	order, search := x.order(by), strings.ToLower(r.GetSearch()) // names have no large letters
+	order, search := x.orders[by], strings.ToLower(r.GetSearch()) // names have no large letters
 	at := func(k int) *indexed {
 		if r.GetDescending() {
 			k = len(order) - 1 - k
