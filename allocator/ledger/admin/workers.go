@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -24,10 +26,14 @@ func (a *view) Workers(ctx context.Context, bits int, after *record.WorkerID,
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, nil, err
 	}
-	var bad []record.KeyError
-	last := make(map[record.WorkerID]record.Worker)
-	whole := func(record.WorkerID) bool { return true } // whether all keys of a worker were read
-	for _, prefix := range a.workerPrefixes() {
+	read := func(kv store.KV) (record.Lease, error) {
+		id, w, err := a.keys.DecodeWorker(kv)
+		return record.Lease{WorkerID: id, Worker: w}, err
+	}
+	prefixes := a.workerPrefixes()
+	pages, unreadable := make([][]record.Lease, len(prefixes)), make([][]record.KeyError, len(prefixes))
+	var reading errgroup.Group // at once: one after the other, a page of many rooms took half a second
+	for k, prefix := range prefixes {
 		of := prefix
 		if bits != AllWidths {
 			of = fmt.Sprintf("%s%02d/", prefix, bits)
@@ -36,18 +42,19 @@ func (a *view) Workers(ctx context.Context, bits int, after *record.WorkerID,
 		if after != nil {
 			within.Key = max(within.Key, prefix+after.Padded()+"\x00")
 		}
-		if within.Key >= within.End {
-			continue
+		if within.Key < within.End {
+			reading.Go(func() (err error) {
+				pages[k], unreadable[k], err = readPage(ctx, a, store.Get{Interval: within}, n, read)
+				return err
+			})
 		}
-		read := func(kv store.KV) (record.Lease, error) {
-			id, w, err := a.keys.DecodeWorker(kv)
-			return record.Lease{WorkerID: id, Worker: w}, err
-		}
-		found, unreadable, err := readPage(ctx, a, store.Get{Interval: within}, n, read)
-		if err != nil {
-			return nil, nil, err
-		}
-		bad = append(bad, unreadable...)
+	}
+	if err := reading.Wait(); err != nil {
+		return nil, nil, err
+	}
+	last := make(map[record.WorkerID]record.Worker)
+	whole := func(record.WorkerID) bool { return true } // whether all keys of a worker were read
+	for _, found := range pages {
 		for _, l := range found {
 			last[l.WorkerID] = last[l.WorkerID].Raised(l.Worker)
 		}
@@ -63,7 +70,7 @@ func (a *view) Workers(ctx context.Context, bits int, after *record.WorkerID,
 		}
 	}
 	record.SortLeases(all)
-	return all[:min(n, len(all))], bad, nil
+	return all[:min(n, len(all))], slices.Concat(unreadable...), nil
 }
 
 // workerPrefixes returns the prefixes of the keys of workers: of each room that ever was, and of
@@ -193,21 +200,31 @@ func (a *view) widths(ctx context.Context) (all []int, err error) {
 	if err := a.Ledger.AttachToRead(ctx); err != nil {
 		return nil, err
 	}
-	for _, prefix := range a.workerPrefixes() {
-		ops := make([]store.Op, timeid.MaxBits)
-		for bits := range ops {
-			of := fmt.Sprintf("%s%02d/", prefix, bits)
-			ops[bits] = store.Op{Get: &store.Get{Interval: store.Prefix(of),
+	prefixes := a.workerPrefixes()
+	from := slices.Clone(prefixes)
+	for range timeid.MaxBits { // each round reads the next key of each room, past the width of the one before
+		ops, found := make([]store.Op, len(prefixes)), false
+		for k, prefix := range prefixes {
+			ops[k] = store.Op{Get: &store.Get{Interval: store.Interval{Key: from[k], End: store.PrefixEnd(prefix)},
 				Limit: 1, KeysOnly: true}}
 		}
 		answer, err := a.Ledger.Gets(ctx, ops...)
 		if err != nil {
 			return nil, err
 		}
-		for bits := range ops {
-			if len(answer.Got[bits]) > 0 {
-				all = append(all, bits)
+		for k, prefix := range prefixes {
+			kv, there := answer.One(k)
+			if !there {
+				continue
 			}
+			if key, err := a.keys.Parse(kv.Key); err == nil {
+				all = append(all, key.Worker.Bits)
+			}
+			const digits = 2
+			from[k], found = store.PrefixEnd(kv.Key[:min(len(prefix)+digits, len(kv.Key))]), true
+		}
+		if !found {
+			break
 		}
 	}
 	slices.Sort(all)
