@@ -8,7 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/plan"
 	"github.com/march-id/march/allocator/timeid"
@@ -36,7 +39,25 @@ func (s *planner) PlanMigration(ctx context.Context,
 	if err != nil {
 		return nil, err
 	}
-	needs := s.needs(ctx)
+	var needs plan.Workers
+	var now *snapshot
+	var machines []admin.MachineID
+	var reads errgroup.Group // beside each other, as an operator waits
+	reads.Go(func() error {
+		needs = s.needs(ctx)
+		return nil
+	})
+	reads.Go(func() (err error) {
+		now, err = s.fresh(ctx)
+		return err
+	})
+	reads.Go(func() (err error) {
+		machines, err = s.admin.Machines(ctx)
+		return err
+	})
+	if err := reads.Wait(); err != nil {
+		return nil, err
+	}
 	planned, err := s.search(needs).New(stored.Layout, target, r.GetAtomic())
 	if err == nil {
 		err = refuseRooms(stored, planned)
@@ -49,10 +70,6 @@ func (s *planner) PlanMigration(ctx context.Context,
 	}
 	answer := operator.PlanToProto(planned)
 	answer.Force = r.GetForce()
-	now, err := s.fresh(ctx)
-	if err != nil {
-		return nil, err
-	}
 	if answer.Cluster, err = s.ledger.UUID(ctx); err != nil {
 		return nil, err
 	}
@@ -68,9 +85,7 @@ func (s *planner) PlanMigration(ctx context.Context,
 			}
 		}
 	}
-	if answer.Machines, err = s.movedMachines(ctx, planned); err != nil {
-		return nil, err
-	}
+	answer.Machines = movedMachines(machines, planned)
 	unreached, err := operator.Unreached(planned.Target, r.GetShards())
 	if err != nil {
 		return nil, err
@@ -107,11 +122,7 @@ const namedMachines = 20
 
 // movedMachines names the clients that have machine IDs which a plan gives to rooms. Their range
 // may have been released before.
-func (s *planner) movedMachines(ctx context.Context, planned plan.Plan) (names []string, err error) {
-	machines, err := s.admin.Machines(ctx)
-	if err != nil {
-		return nil, err
-	}
+func movedMachines(machines []admin.MachineID, planned plan.Plan) (names []string) {
 	more := 0
 	for _, m := range machines {
 		_, had := timeid.RoomOf(planned.From, m.Number, m.Bits)
@@ -130,7 +141,7 @@ func (s *planner) movedMachines(ctx context.Context, planned plan.Plan) (names [
 	if more > 0 {
 		names = append(names, fmt.Sprintf("%d more", more))
 	}
-	return names, nil
+	return names
 }
 
 // refuseRooms refuses a plan that takes the number of rooms in the cluster's life
@@ -149,7 +160,7 @@ func refuseRooms(stored record.Layout, planned plan.Plan) error {
 // A plan must answer at once, however many tags there are. So it reads only the first of the tags,
 // and waits only for a short time, to find whether it takes away workers that they need. The
 // count of its cost reads all tags, and so does ApplyMigration.
-const slicesWithin = 500 * time.Millisecond
+const slicesWithin = 250 * time.Millisecond
 
 // needs returns which workers tags of time-ordered IDs and pinned instances need of a plan,
 // as far as that is known soon.
