@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/cluster"
+	"github.com/march-id/march/cmd/chaos/internal/traffic"
 )
 
 // admin calls the consoles as operators do. It takes no link: an operator's own bad connection
@@ -69,8 +70,8 @@ const firstBoundary = 1000
 // init makes the cluster, its first layout and its tags, once a console answers.
 func (a *admin) init(ctx context.Context) error {
 	layout := &marchv1.Layout{Boundary: firstBoundary, Rooms: map[string]*marchv1.Range{
-		"a": {Lower: 0, Upper: 300}, "b": {Lower: 300, Upper: 600}, "c": {Lower: 650, Upper: 1000},
-	}}
+		"a": {Lower: 0, Upper: 300}, "b": {Lower: 300, Upper: 600}, "c": {Lower: 650, Upper: 900},
+	}, Reserved: map[string]*marchv1.Range{traffic.Machines: {Lower: 900, Upper: 1000}}}
 	do := func(use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 		var last error
 		err := cluster.Poll(ctx, "a console", func() bool {

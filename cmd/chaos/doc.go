@@ -26,14 +26,14 @@
 //
 // Callers take IDs in each way that March has, by single calls, batches, contiguous ones, of several tags at
 // once, by streams, by the Go client with segments and windows that it was lent, and at the doors for Redis,
-// Leaf, TinyId and CosId, of tags with periods, with plain and with opaque texts, which they compare.
+// Leaf, TinyId and CosId, of tags with periods, with plain and with opaque texts, which they compare. Clients of CosId
+// take machine IDs and give them back.
 //
 // Rooms, consoles and their callers speak TLS, with certificates that end after five minutes and are renewed
 // each half a minute. etcd asks each process for its own user.
 //
-// Three tags have time-ordered IDs: one counts ms, one seconds, and one, in runs of even seeds, has the worker last, which
-// keeps the boundary as it is; in other runs, boundaries change. Faults set the clocks
-// of instances wrong, too (package skew). The check compares the IDs with the windows of
+// Three tags have time-ordered IDs: one counts ms, one seconds, and one, in runs of even seeds, has the worker
+// last, which keeps the boundary as it is; in other runs, boundaries change. Faults set the clocks of instances wrong, too (package skew). The check compares the IDs with the windows of
 // workers in etcd's history. The run does not measure how long their callers wait: after some
 // restores, no window begins for 20 minutes.
 //

@@ -15,6 +15,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
+	"github.com/march-id/march/cmd/chaos/internal/traffic"
 )
 
 // operate is the lane of operators: they migrate, skip, and change tags, until lanes ends.
@@ -138,11 +139,11 @@ func (d *driver) roomNames() []string {
 // boundaries of a run's layouts.
 var boundaries = []int64{10, 97, 100, firstBoundary, 1024, 4096, 65_537, 1_000_000}
 
-// randomLayout returns a layout with one of some boundaries, in which each room has at least a tenth of the
-// boundary, so that the IDs of a run stay near each other.
+// randomLayout returns a layout with one of some boundaries, in which each room, and the range of machine IDs, has at
+// least a tenth of the boundary, so that the IDs of a run stay near each other.
 func randomLayout(r *rand.Rand, names []string, boundaries []int64) *marchv1.Layout {
 	boundary := pick(r, boundaries)
-	names = slices.Clone(names)
+	names = append(slices.Clone(names), traffic.Machines)
 	r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	least := boundary / 10
 	// The rest is cut at random, with gaps in between: room, gap, room, gap.
@@ -162,6 +163,8 @@ func randomLayout(r *rand.Rand, names []string, boundaries []int64) *marchv1.Lay
 			at += cuts[2*i+2] - cuts[2*i+1]
 		}
 	}
+	layout.Reserved = map[string]*marchv1.Range{traffic.Machines: layout.Rooms[traffic.Machines]}
+	delete(layout.Rooms, traffic.Machines)
 	return layout
 }
 

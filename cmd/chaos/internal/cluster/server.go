@@ -9,6 +9,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/cmd/chaos/internal/proc"
+	"github.com/march-id/march/cmd/chaos/internal/traffic"
 	"github.com/march-id/march/cmd/internal/proxy"
 	"github.com/march-id/march/internal/skew"
 )
@@ -103,7 +104,7 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 			}
 			s.more = append(s.more, "--"+door, s.Doors[door])
 		}
-		s.more = append(s.more, "--tls-doors=false", "--tinyid-tokens", c.tokens(),
+		s.more = append(s.more, "--cosid-machines", traffic.Machines, "--tls-doors=false", "--tinyid-tokens", c.tokens(),
 			"--opaque-key", c.Key.Name()+"="+c.KeyFile)
 		if s.Callers, s.Reached, err = link(s.GRPC); err != nil {
 			return nil, errors.Join(err, s.close())

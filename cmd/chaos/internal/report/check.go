@@ -60,6 +60,9 @@ func (c *check) run(ctx context.Context) (err error) {
 	if err := c.issued(ctx); err != nil {
 		return err
 	}
+	if err := c.machines(); err != nil {
+		return err
+	}
 	c.weak()
 	c.r.Verdict = c.r.verdict()
 	return nil

@@ -18,6 +18,7 @@
 //     heard, and however long they were stopped.
 //   - A time-ordered ID has a worker that its instance had, by etcd's history, in a window
 //     with all of its tick, whatever the clocks were.
+//   - No two clients of CosId have one machine ID at a time, but for those that had one before a restore.
 //   - etcd's own history keeps the rules of the protocol (package history). It has all
 //     leases of the instances, and it goes to the end of the run. It went back in time
 //     only when it was restored in a way by which it forgets.
@@ -58,6 +59,7 @@ type Report struct {
 	TimeIDs  int64 `json:"time_ids"` // time-ordered ones that callers got
 	Windows  int   `json:"windows"`  // of workers, without renewals
 
+	Machines   int            `json:"machines"` // machine IDs that clients of CosId had
 	Layouts    int            `json:"layouts"`
 	Migrations int            `json:"migrations"` // that ended
 	Faults     map[string]int `json:"faults"`     // by kind
@@ -79,14 +81,15 @@ type Report struct {
 	Early       Finding `json:"early"` // IDs that came before the lease of their segment
 	Inversions  Finding `json:"inversions"`
 	Retracted   Finding `json:"retracted"`
-	NoWindow    Finding `json:"no_window"` // time-ordered IDs of a worker that the instance did not have at their tick
-	Stale       Finding `json:"stale"`     // IDs of a strict tag, longer than hold after their layout was replaced
-	Rules       Finding `json:"rules"`     // of the protocol, broken in etcd's history
-	Leases      Finding `json:"leases"`    // that instances logged and the history contradicts
-	Measured    Finding `json:"measured"`  // promises that were measured during the run
-	Calls       Finding `json:"calls"`     // that failed in a way that is not allowed
-	Processes   Finding `json:"processes"` // that gave up, or logged that a person must act
-	Checker     Finding `json:"checker"`   // the oracles themselves
+	NoWindow    Finding `json:"no_window"`    // time-ordered IDs of a worker that the instance did not have at their tick
+	SameMachine Finding `json:"same_machine"` // machine IDs that two clients had at a time
+	Stale       Finding `json:"stale"`        // IDs of a strict tag, longer than hold after their layout was replaced
+	Rules       Finding `json:"rules"`        // of the protocol, broken in etcd's history
+	Leases      Finding `json:"leases"`       // that instances logged and the history contradicts
+	Measured    Finding `json:"measured"`     // promises that were measured during the run
+	Calls       Finding `json:"calls"`        // that failed in a way that is not allowed
+	Processes   Finding `json:"processes"`    // that gave up, or logged that a person must act
+	Checker     Finding `json:"checker"`      // the oracles themselves
 	Planted     int     `json:"planted"`
 	Lives       int     `json:"lives"` // of etcd: one, and one for each restore
 	HistoryGaps int     `json:"history_gaps"`
@@ -169,6 +172,7 @@ func (r *Report) findings() []named {
 		{"retracted IDs", &r.Retracted},
 		{"IDs of no window", &r.NoWindow},
 		{"stale IDs of strict tags", &r.Stale},
+		{"machine IDs twice", &r.SameMachine},
 		{"rules broken in etcd", &r.Rules},
 		{"leases not borne out", &r.Leases},
 		{"promises not kept", &r.Measured},

@@ -230,6 +230,19 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			},
 		},
 		{
+			name: "a machine ID of two clients", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.SameMachine
+			},
+			after: func(r run3) { r.holdings(time.Hour) },
+		},
+		{
+			name: "a machine ID of two clients, where etcd was restored meanwhile",
+			after: func(r run3) {
+				r.restored(runlog.Event{Kind: "plain"}, time.Hour+time.Second)
+				r.holdings(time.Hour)
+			},
+		},
+		{
 			name: "a history that ends before the run", count: 2, want: func(r *report.Report) *report.Finding {
 				return &r.Checker
 			},
@@ -326,6 +339,25 @@ func (r *run) restored(e runlog.Event, ago time.Duration) {
 	must(r.t, json.NewEncoder(file).Encode(e))
 	e.What, e.Time = runlog.Recovered, e.Time.Add(10*time.Second)
 	must(r.t, errors.Join(json.NewEncoder(file).Encode(e), file.Close()))
+}
+
+// holdings has a client take machine ID 7 ten seconds after another one took it, which gives it back five seconds
+// later. A third one takes it then.
+func (r *run) holdings(ago time.Duration) {
+	r.t.Helper()
+	file, err := runlog.CreateHoldings(r.dir, "a")
+	must(r.t, err)
+	from := time.Now().Add(-ago)
+	for i, client := range []string{"x", "y", "z"} {
+		h := runlog.Holding{Client: client, Instance: "one", Number: 7,
+			From: from.Add(time.Duration(i) * 10 * time.Second)}
+		h.Until = h.From.Add(10 * time.Second)
+		if client == "x" {
+			h.Until = h.From.Add(15 * time.Second)
+		}
+		must(r.t, file.Add(h))
+	}
+	must(r.t, file.Close())
 }
 
 // failed makes calls fail some time ago.

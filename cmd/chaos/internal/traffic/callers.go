@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -274,17 +273,9 @@ func web(door, path string) ask {
 		if err != nil {
 			return nil, err
 		}
-		answer, err := http.DefaultClient.Do(request)
+		body, err := fetch(request)
 		if err != nil {
-			return nil, err
-		}
-		defer func() { _ = answer.Body.Close() }()
-		body, err := io.ReadAll(io.LimitReader(answer.Body, 1<<20))
-		if err != nil {
-			return nil, err
-		}
-		if answer.StatusCode != http.StatusOK {
-			return nil, fmt.Errorf("%s: %s: %.200s", door, answer.Status, body)
+			return nil, fmt.Errorf("%s: %w", door, err)
 		}
 		var runs []allocator.Run
 		for word := range strings.SplitSeq(strings.TrimSpace(string(body)), ",") {

@@ -107,6 +107,11 @@ func (l *Load) Run(ctx context.Context) (err error) {
 		}
 		places = append(places, at)
 	}
+	for _, at := range places {
+		for k := range machineClients {
+			group.Go(func() error { return l.machines(ctx, at, k) })
+		}
+	}
 	for k, row := range callers {
 		tags, of := row.tags(l.Config), places
 		if row.room {
