@@ -9,7 +9,8 @@
 // # Invariants
 //
 //  1. Files that cannot be used change nothing: the last good ones stay in force, and the log
-//     says so once for each reason.
+//     says so once for each reason, when the second reading finds them so, too: a key may be
+//     written before its certificate.
 //  2. Certificate, key and CAs change together, in one step.
 //  3. Nothing verified under old CAs counts under new ones: sessions cannot be resumed.
 //     A connection that is open stays open.

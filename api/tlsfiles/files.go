@@ -70,6 +70,8 @@ type Files struct {
 		at    time.Time
 		force contents // in force
 		tried contents // read last, of those that differ from force
+		why   error    // why tried is not in force
+		last  error    // of the last reading
 		err   error    // why the files' contents are not in force; nil if they are
 	}
 }
@@ -107,7 +109,7 @@ func (f *Files) now() *loaded {
 	at := time.Now()
 	if f.read.TryLock() { // otherwise another handshake reads them
 		if at.Sub(f.read.at) >= Interval {
-			_ = f.reload(at)
+			f.note(f.reload(at), false)
 		}
 		f.read.Unlock()
 	}
@@ -118,11 +120,14 @@ func (f *Files) now() *loaded {
 func (f *Files) Reload() error {
 	f.read.Lock()
 	defer f.read.Unlock()
-	return f.reload(time.Now())
+	err := f.reload(time.Now())
+	f.note(err, true)
+	return err
 }
 
 // State returns when the own certificate ends, zero without one, and why the files' present
-// contents are not in force, nil if they are.
+// contents are not in force, nil if they are. Whoever replaces a certificate and its key leaves two for a moment that
+// do not match: so an error counts once two readings, [Interval] or more apart, have had one.
 func (f *Files) State() (expires time.Time, err error) {
 	expires = f.now().expires
 	f.read.Lock()
@@ -149,17 +154,15 @@ func (f *Files) reload(at time.Time) error {
 	for i, file := range [...]struct{ flag, path string }{{"ca", f.cfg.CA}, {"cert", f.cfg.Cert}, {"key", f.cfg.Key},
 		{"client-ca", f.cfg.ClientCA}} {
 		if found[i], err = read(f.cfg.Flags+"-"+file.flag, file.path); err != nil {
-			f.note(err)
-			return f.read.err
+			return err
 		}
 	}
 	switch {
 	case first:
 	case f.read.force.equal(found):
-		f.note(nil)
 		return nil
 	case f.read.tried.equal(found):
-		return f.read.err // the last reason still holds
+		return f.read.why
 	}
 	f.read.tried = found
 	fresh, err := f.cfg.load(found, at)
@@ -170,16 +173,20 @@ func (f *Files) reload(at time.Time) error {
 			f.cfg.Logger.Info("certificates read again", "flags", f.cfg.Flags, "expires", fresh.expires)
 		}
 	}
-	f.note(err)
+	f.read.why = err
 	return err
 }
 
-// note keeps why the files' contents are not in force, and logs each reason once. The lock is
-// held.
-func (f *Files) note(err error) {
-	before := f.read.err
+// note keeps why the files' contents are not in force, and logs each reason once: one that is not sure counts if the
+// last reading had one, too. The lock is held.
+func (f *Files) note(err error, sure bool) {
+	before, last := f.read.err, f.read.last
+	f.read.last = err
+	if err != nil && last == nil && !sure {
+		return
+	}
 	f.read.err = err
-	if err == nil || f.current.Load() == nil || before != nil && before.Error() == err.Error() {
+	if err == nil || before != nil && before.Error() == err.Error() {
 		return
 	}
 	f.cfg.Logger.Error("new certificates cannot be used: the old ones stay in force",

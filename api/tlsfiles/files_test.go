@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -235,6 +236,42 @@ func TestRenewed(t *testing.T) {
 			t.Errorf("%s, mended: it expires at %v, %v", b.name, expires, err)
 		}
 	}
+}
+
+// A key whose certificate is not written yet is no fault: it is one if the next reading finds it so, too.
+func TestHalfReplaced(t *testing.T) {
+	t.Parallel()
+	f := newFolder(t)
+	synctest.Test(t, func(t *testing.T) {
+		files := testcerts.Open(t, f.cfg)
+		state := func() error {
+			t.Helper()
+			time.Sleep(tlsfiles.Interval)
+			_, err := files.State()
+			return err
+		}
+		key, err := os.ReadFile(f.cfg.Key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := os.WriteFile(f.cfg.Key, keyOf(t, f.ca.CA), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := state(); err != nil {
+				t.Errorf("at once: %v", err)
+			}
+			if err := state(); err == nil || !strings.Contains(err.Error(), "tls-key") {
+				t.Errorf("still so: got error %v", err)
+			}
+			if err := os.WriteFile(f.cfg.Key, key, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := state(); err != nil {
+				t.Errorf("mended: %v", err)
+			}
+		}
+	})
 }
 
 func keyOf(t *testing.T, ca *certs.CA) []byte {
