@@ -47,11 +47,12 @@ func (i *Instance) Hold(ctx context.Context, of allocator.Source, hold time.Dura
 			continue
 		}
 		if was.Nonce != silent && heldElsewhere(i, &was, state) {
-			if there, err := i.registered(ctx, &was, i.room); err != nil || there {
+			there, known, err := i.registered(ctx, &was, i.room)
+			if err != nil || there {
 				return nil, &was, err
 			}
 			// The home moved here, and the holder releases the key, or is lost.
-			if time.Since(began) < homeMovesIn && store.Sleep(ctx, homeMovesIn/10) {
+			if (!known || time.Since(began) < homeMovesIn) && store.Sleep(ctx, homeMovesIn/10) {
 				continue
 			}
 		}
@@ -73,23 +74,25 @@ func heldElsewhere(i *Instance, h *record.Holder, state *State) bool {
 }
 
 // registered reports whether a holder of a tag that is ordered over all rooms is a registered process of the home, and
-// sets its address. Any room may write the key of all rooms, and only the home's own registrations.
-func (i *Instance) registered(ctx context.Context, h *record.Holder, home allocator.Room) (bool, error) {
+// sets its address. Any room may write the key of all rooms, and only the home's own registrations. It is not known
+// where etcd no longer shows the key, or does not show it yet: its member may be behind the one that the key came from.
+func (i *Instance) registered(ctx context.Context, h *record.Holder, home allocator.Room) (there, known bool,
+	err error) {
 	if h.Room == "" || h.Room != home {
-		return h.Room == "", nil
+		return h.Room == "", true, nil
 	}
-	answer, err := i.ledger.Try(ctx, store.Txn{Then: []store.Op{store.OpGet(i.ledger.keys.Registration(home,
-		h.Instance))}})
-	if err != nil {
-		return false, i.noted(err)
+	answer, err := i.ledger.Try(ctx, store.Txn{If: []store.Cond{store.Unchanged(h.KV)},
+		Then: []store.Op{store.OpGet(i.ledger.keys.Registration(home, h.Instance))}})
+	if err != nil || !answer.Succeeded {
+		return false, false, i.noted(err)
 	}
 	kv, there := answer.One(0)
 	if !there {
-		return false, nil
+		return false, true, nil
 	}
 	r, err := record.ReadAs[record.Instance](i.ledger.keys, kv)
 	h.Address = r.Address
-	return err == nil && r.Incarnation == h.Incarnation, nil
+	return err == nil && r.Incarnation == h.Incarnation, true, nil
 }
 
 // Holder returns the key of an ordered tag if another process holds it, and otherwise nil. home is that of a tag that
@@ -102,10 +105,13 @@ func (i *Instance) Holder(ctx context.Context, tag allocator.Tag, home allocator
 		}
 		was, known, err := i.readHolder(ctx, tag, home != "", state)
 		if known && err == nil && heldElsewhere(i, &was, state) {
-			if known, err = i.registered(ctx, &was, home); known && err == nil {
+			var there bool
+			if there, known, err = i.registered(ctx, &was, home); there && err == nil {
 				return &was, nil
 			}
-			return nil, err
+			if !known && err == nil {
+				store.Sleep(ctx, homeMovesIn/10)
+			}
 		}
 		if known || err != nil {
 			return nil, err
@@ -156,8 +162,13 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 	was record.Holder) (*Tenure, error) {
 	l := i.ledger
 	t := &Tenure{instance: i, tag: s.name, hold: hold, rest: s.restOf(state, was), over: make(chan struct{})}
+	waits, longest := !was.ReleasedIn(state.epoch), hold
+	if waits { // for earlier tenures, too; and so does the process that takes the key before this one opens
+		longest = max(hold, was.Hold.Duration())
+	}
 	t.holder = record.Holder{Instance: i.name, Incarnation: i.incarnation, Epoch: state.epoch,
-		Nonce: record.RandomHex(), Taken: l.now(), Hold: record.DurationOf(hold)}
+		Nonce: record.RandomHex(), Taken: l.now(), Hold: record.DurationOf(longest),
+		TookYoung: heldElsewhere(i, &was, state) && young(i, &was)}
 	if s.cluster {
 		t.holder.Room = i.room
 	}
@@ -188,8 +199,8 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 	}
 	t.holder.KV.ModRevision = revision
 	t.confirmed.Store(&sent)
-	if !was.ReleasedIn(state.epoch) {
-		t.opens = time.Now().Add(waitFor(max(hold, was.Hold.Duration())))
+	if waits {
+		t.opens = time.Now().Add(waitFor(longest))
 	}
 	s.tenure = t
 	if s.cluster { // these marks may lack what the tenure before leased
@@ -229,12 +240,16 @@ func (s *tagSource) restOf(state *State, was record.Holder) (rest allocator.Segm
 // slower by a tenth.
 func waitFor(hold time.Duration) time.Duration { return hold + hold/10 }
 
-// Sticky reports whether a tag's holder keeps it though it does not answer: its tenure is young, and another process
-// took a tenure of this one not long ago. Otherwise processes that do not reach each other would take the tag in turn,
-// and none would issue. A younger tenure has not issued for a second yet. Its age is counted from the first answer of
-// etcd here that was as new as its key.
+// Sticky reports whether a tag's holder keeps it though it does not answer: its tenure is young, and was taken from a
+// young one, or another process took a tenure of this one not long ago. Otherwise processes that do not reach each other
+// would take the tag in turn, and none would issue.
 func (i *Instance) Sticky(tag allocator.Tag, h *record.Holder) bool {
-	hold := waitFor(h.Hold.Duration())
-	return i.holders.lost(tag, time.Now().Add(-10*hold)) &&
-		!i.ledger.sawBefore(h.KV.ModRevision, time.Now().Add(-hold-time.Second))
+	lost := i.holders.lost(tag, time.Now().Add(-10*waitFor(h.Hold.Duration())))
+	return (lost || h.TookYoung) && young(i, h)
+}
+
+// young reports whether a tenure has not issued for a second yet. Its age is counted from the first answer of etcd here
+// that was as new as its key.
+func young(i *Instance, h *record.Holder) bool {
+	return !i.ledger.sawBefore(h.KV.ModRevision, time.Now().Add(-waitFor(h.Hold.Duration())-time.Second))
 }

@@ -231,6 +231,27 @@ func TestTakerWaitsForTheLongerHold(t *testing.T) {
 	})
 }
 
+func TestTakerOfATakerWaitsForTheLongerHold(t *testing.T) {
+	inOrder(t, func(t *testing.T, c *cluster) {
+		p, q, r := c.startOrdered(t), c.startOrdered(t), c.startOrdered(t)
+		first := p.holdFor(t, "o", 60*time.Second, "")
+		time.Sleep(66 * time.Second)
+		p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NotDone} })
+		_, other := q.hold(t, "")
+		q.holdFor(t, "o", 3*time.Second, other.Nonce) // the next life, which ends in its wait
+		_, other = r.hold(t, "")
+		last := r.holdFor(t, "o", 3*time.Second, other.Nonce)
+		for range 660 {
+			time.Sleep(100*time.Millisecond - time.Microsecond)
+			if first.Admits() == nil && last.Admits() == nil {
+				t.Fatal("two tenures issue at the same time")
+			}
+		}
+		time.Sleep(time.Second)
+		wantAdmits(t, last, true)
+	})
+}
+
 func TestHoldIsOfTheTagThatWasRead(t *testing.T) {
 	inOrder(t, func(t *testing.T, c *cluster) {
 		p := c.startOrdered(t)
@@ -381,6 +402,29 @@ func TestHolderOfAllRoomsIsRegisteredInTheHome(t *testing.T) {
 	})
 }
 
+func TestHolderIsKnownToAMemberThatIsBehind(t *testing.T) {
+	overAllRooms(t, func(t *testing.T, c *cluster) {
+		q := c.startOrderedIn(t, "a")
+		p := c.startOrderedIn(t, "a")
+		p.hold(t, "")
+		start, registration := time.Now(), prefix+"rooms/a/"+string(p.Name())
+		q.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
+			if len(txn.Then) == 1 && txn.Then[0].Get != nil && txn.Then[0].Get.Key == registration &&
+				time.Since(start) < time.Second/2 {
+				return ledgertest.Fate{Name: ledgertest.StaleRead, N: 1000} // before p registered
+			}
+			return ledgertest.Fate{Name: ledgertest.Done}
+		})
+		if held, err := q.Holder(t.Context(), "o", "a"); err != nil || held == nil || held.Instance != p.Name() {
+			t.Errorf("held by %+v: %v", held, err)
+		}
+		start = time.Now()
+		if _, other := q.hold(t, ""); other == nil {
+			t.Error("the key of a process was taken that is registered, as a member of etcd was behind")
+		}
+	})
+}
+
 func TestHomeIsARoomOfTheLayout(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	s := record.DefaultTag()
@@ -403,17 +447,40 @@ func TestHomeIsARoomOfTheLayout(t *testing.T) {
 		t.Error(err)
 	}
 	ledgertest.WantKind(t, home("c"), allocator.Invalid, "room c has no range")
+	layout, err := c.Admin.Ledger.Refresh(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Admin.ChangeLayout(t.Context(), layout, ledgertest.Lay(t, "100 b=50-100"), "ann")
+	ledgertest.WantKind(t, err, allocator.Refused, "([o])",
+		"`march tag update o --home ROOM`")
+	// Another operator takes the range of the new home just before that is written.
+	conn := c.Mem.Open()
+	other, moved := manage(ledgertest.Open(t, conn)), false
+	conn.Fate(func(txn store.Txn) ledgertest.Fate {
+		if ledgertest.Writes(txn) && !moved {
+			moved = true
+			c.Move("100 a=0-50")
+		}
+		return ledgertest.Fate{Name: ledgertest.Done}
+	})
+	change := func(s *record.TagSettings) error { s.Home = "b"; return nil }
+	_, err = other.UpdateTag(t.Context(), "o", change, "bob")
+	ledgertest.WantKind(t, err, allocator.Invalid, "room b has no range")
 }
 
 func TestYoungTenureIsStickyForTheOneThatItWasTakenFrom(t *testing.T) {
 	inOrder(t, func(t *testing.T, c *cluster) {
-		p, q := c.startOrdered(t), c.startOrdered(t)
+		p, q, r := c.startOrdered(t), c.startOrdered(t), c.startOrdered(t)
 		p.hold(t, "")
 		_, other := q.hold(t, "")
 		if q.Sticky("o", other) {
 			t.Error("a tenure is sticky for a process that had none")
 		}
 		q.hold(t, other.Nonce)
+		if _, other = r.hold(t, ""); !r.Sticky("o", other) {
+			t.Error("a tenure that was taken from a young one is not sticky for a third process")
+		}
 		time.Sleep(time.Second) // p's confirmation shows that
 		_, other = p.hold(t, "")
 		time.Sleep(3299 * time.Millisecond)

@@ -17,7 +17,11 @@ type Workers struct {
 	widths map[int]allocator.Tag // bits of a worker, and the first tag by name that has them
 	last   allocator.Tag         // the first tag by name with the worker last; empty for none
 	pins   []Pin
+	homes  map[allocator.Room][]allocator.Tag // the first tags by name that are ordered over all rooms, by their home
 }
+
+// homesNamed is how many tags of a home an error names.
+const homesNamed = 10
 
 // Pin is a worker number that an instance keeps over restarts.
 type Pin struct {
@@ -43,6 +47,17 @@ func (w *Workers) addWidth(bits int, name allocator.Tag) {
 	}
 }
 
+// AddHome adds a tag whose IDs are issued in one room.
+func (w *Workers) AddHome(name allocator.Tag, home allocator.Room) {
+	if w.homes == nil {
+		w.homes = make(map[allocator.Room][]allocator.Tag)
+	}
+	all := w.homes[home]
+	if at, there := slices.BinarySearch(all, name); !there {
+		w.homes[home] = slices.Insert(all, at, name)[:min(len(all)+1, homesNamed)]
+	}
+}
+
 // AddPin adds a pin.
 func (w *Workers) AddPin(p Pin) { w.pins = append(w.pins, p) }
 
@@ -54,6 +69,14 @@ func (w Workers) With(other Workers) Workers {
 	}
 	if sum.last == "" || other.last != "" && other.last < sum.last {
 		sum.last = other.last
+	}
+	sum.homes = make(map[allocator.Room][]allocator.Tag)
+	for _, of := range []Workers{w, other} {
+		for home, tags := range of.homes {
+			for _, tag := range tags {
+				sum.AddHome(tag, home)
+			}
+		}
 	}
 	for _, p := range other.pins {
 		if !slices.Contains(sum.pins, p) {
@@ -71,8 +94,12 @@ func (w Workers) With(other Workers) Workers {
 //   - a room has no worker of a width that is in use.
 //   - the number of a pinned worker changes, or is not in the slice any longer. The
 //     instance would have to wait for another instance's window when it starts again.
+//   - a room loses its range that is the home of tags: these would be issued nowhere.
 func (w Workers) Check(from allocator.Layout, layouts ...allocator.Layout) error {
 	for _, l := range layouts {
+		if err := w.checkHomes(from, l); err != nil {
+			return err
+		}
 		if w.last != "" && l.Boundary != from.Boundary {
 			return allocator.Errorf(allocator.Refused,
 				"boundary: %d; allowed: %d, as it is, as long as tag %s has the worker last (--order worker-last): "+
@@ -103,6 +130,20 @@ func (w Workers) checkSlices(l allocator.Layout, bits int) error {
 				"allowed: %d residues or more of the boundary %d, which have one wherever they lie; "+
 				"this is refused with --force, too",
 			l.Ranges[room], room, l.Version, bits, w.widths[bits], least, l.Boundary)
+	}
+	return nil
+}
+
+// checkHomes checks that a room which has a range, and is the home of tags, keeps one.
+func (w Workers) checkHomes(from, to allocator.Layout) error {
+	for _, home := range slices.Sorted(maps.Keys(w.homes)) {
+		_, had := from.Ranges[home]
+		if _, has := to.Ranges[home]; had && !has {
+			return allocator.Errorf(allocator.Refused, "room %s has no range in layout version %d, and is the home of "+
+				"tags that are ordered over all rooms (%v): no room would issue their IDs; allowed: after `march tag "+
+				"update %s --home ROOM`, and so on; this is refused with --force, too", home, to.Version, w.homes[home],
+				w.homes[home][0])
+		}
 	}
 	return nil
 }

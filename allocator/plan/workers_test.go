@@ -24,10 +24,11 @@ func TestPlansThatWorkersRefuse(t *testing.T) {
 	two, last := timeid.Layout{WorkerBits: 2}, timeid.Layout{WorkerBits: 10, Order: timeid.WorkerLast}
 	pinned := plan.Pin{Room: "b", Instance: "b-1", Number: 1}
 	for name, c := range map[string]struct {
-		tags map[allocator.Tag]timeid.Layout
-		pins []plan.Pin
-		to   allocator.Layout
-		want []string // in the error; none if the plan is allowed
+		tags  map[allocator.Tag]timeid.Layout
+		pins  []plan.Pin
+		homes []allocator.Tag // of room b
+		to    allocator.Layout
+		want  []string // in the error; none if the plan is allowed
 	}{
 		"no tags":     {pins: []plan.Pin{pinned}, to: rooms(7, 1, 2)},
 		"wide enough": {tags: map[allocator.Tag]timeid.Layout{"t": two, "u": two}, to: rooms(100, 75, 76)},
@@ -51,6 +52,10 @@ func TestPlansThatWorkersRefuse(t *testing.T) {
 		"pinned, drained": {tags: map[allocator.Tag]timeid.Layout{"t": two}, pins: []plan.Pin{pinned},
 			to: allocator.Layout{Version: 2, Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0,
 				Upper: 50}}}, want: []string{"b/b-1", "none instead of [2, 4)"}},
+		"home, narrower": {homes: []allocator.Tag{"o"}, to: rooms(100, 10, 11)},
+		"home, drained": {homes: []allocator.Tag{"p", "o", "p"}, to: allocator.Layout{Version: 2, Boundary: 100,
+			Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}}},
+			want: []string{"room b ", "version 2", "([o p])", "`march tag update o --home ROOM`", "--force"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w plan.Workers
@@ -59,6 +64,9 @@ func TestPlansThatWorkersRefuse(t *testing.T) {
 			}
 			for _, p := range c.pins {
 				w.AddPin(p)
+			}
+			for _, tag := range c.homes {
+				w.AddHome(tag, "b")
 			}
 			err := w.Check(rooms(100, 50, 100), c.to)
 			if len(c.want) == 0 {

@@ -246,7 +246,7 @@ func (w *world) settle() {
 		w.Errorf("layout: %v", err)
 	}
 	if slices.Contains(w.tags, clusterTag) {
-		if err := w.moveHome(context.Background(), w.dice("last home"), true); err != nil {
+		if err := w.moveHome(context.Background(), w.dice("last home"), record.Layout.Rooms(), true); err != nil {
 			w.Errorf("home: %v", err)
 		}
 	}

@@ -117,6 +117,17 @@ func migrate(ctx context.Context, w *world, d dice, c *console.Server) error {
 	if err != nil {
 		return err
 	}
+	if slices.Contains(w.tags, clusterTag) { // a migration that takes its home's range is refused
+		stay := slices.DeleteFunc(from.Rooms(), func(room allocator.Room) bool {
+			return target.Ranges[room] == allocator.Range{}
+		})
+		if len(stay) == 0 {
+			return nil
+		}
+		if err := w.moveHome(ctx, d, stay, true); err != nil {
+			return err
+		}
+	}
 	uuid, err := w.admin.Ledger.UUID(ctx)
 	if err != nil {
 		return err
@@ -163,7 +174,11 @@ func skip(ctx context.Context, w *world, d dice, c *console.Server) error {
 
 func update(ctx context.Context, w *world, d dice, c *console.Server) error {
 	if slices.Contains(w.tags, clusterTag) && d.chance(2) {
-		return w.moveHome(ctx, d, false)
+		layout, err := w.admin.Ledger.Refresh(ctx)
+		if err != nil {
+			return err
+		}
+		return w.moveHome(ctx, d, layout.Layout.Rooms(), false)
 	}
 	p := &marchv1.Tag{Name: "bounded"}
 	switch d.IntN(4) {

@@ -79,30 +79,34 @@ func (c peer) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallO
 // serve answers a call that was passed on.
 func (w *world) serve(ctx context.Context, p *process, request, answer any) error {
 	began := time.Now()
-	note := func(tag string, first int64) {
+	note := func(tag string, runs ...allocator.Run) { // of each ID: several calls may be passed on as one
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.count1("calls passed on")
-		id := taggedID{allocator.Tag(tag), first}
-		if was, ok := w.mu.passed[id]; ok && !was.at.Before(began) {
-			w.count1("calls passed on twice")
-			return
+		for _, run := range runs {
+			for number := range run.IDs() {
+				id := taggedID{allocator.Tag(tag), number}
+				if was, ok := w.mu.passed[id]; ok && !was.at.Before(began) {
+					w.count1("calls passed on twice")
+					return
+				}
+				w.mu.passed[id] = passed{p, time.Now()}
+			}
 		}
-		w.mu.passed[id] = passed{p, time.Now()}
 	}
 	switch r := request.(type) {
 	case *marchv1.NextRequest:
 		got, err := p.room.Next(ctx, r)
 		if err == nil {
 			answer.(*marchv1.NextResponse).Id = got.GetId() //nolint:forcetypeassert // of the request's method
-			note(r.GetTag(), got.GetId())
+			note(r.GetTag(), allocator.Run{First: got.GetId(), Count: 1})
 		}
 		return err
 	case *marchv1.NextBatchRequest:
 		got, err := p.room.NextBatch(ctx, r)
 		if err == nil {
 			answer.(*marchv1.NextBatchResponse).Runs = got.GetRuns() //nolint:forcetypeassert // likewise
-			note(r.GetTag(), got.GetRuns()[0].GetFirst())
+			note(r.GetTag(), api.AppendRuns(nil, got.GetRuns())...)
 		}
 		return err
 	}
@@ -217,21 +221,17 @@ func (w *world) checkCalls(count string, belongs func(answered) bool) {
 	}
 }
 
-// moveHome makes a room that has a range the home of the tag that is ordered over all rooms: any of them, or with stays
-// another one only if the home has none.
-func (w *world) moveHome(ctx context.Context, d dice, stays bool) error {
-	layout, err := w.admin.Ledger.Refresh(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = w.admin.UpdateTag(ctx, clusterTag, func(s *record.TagSettings) error {
-		if _, has := layout.Layout.Ranges[s.Home]; !has || !stays {
-			s.Home = pick(d, layout.Layout.Rooms())
+// moveHome makes one of some rooms the home of the tag that is ordered over all rooms: any of them, or with stays
+// another one only if the home is none of them.
+func (w *world) moveHome(ctx context.Context, d dice, to []allocator.Room, stays bool) error {
+	_, err := w.admin.UpdateTag(ctx, clusterTag, func(s *record.TagSettings) error {
+		if !stays || !slices.Contains(to, s.Home) {
+			s.Home = pick(d, to)
 		}
 		return nil
 	}, "simulation")
-	if allocator.KindOf(err) == allocator.Invalid {
-		return nil // the layout changed just then
+	if kind := allocator.KindOf(err); kind == allocator.Invalid || kind == allocator.Refused {
+		return nil // the layout changed just then, or a migration is under way
 	}
 	return err
 }

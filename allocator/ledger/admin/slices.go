@@ -33,8 +33,11 @@ func (a *view) FirstNeeds(ctx context.Context, n int) (needs plan.Workers, err e
 	return needs, err
 }
 
-// AddTag adds the workers that a tag needs: a counter needs none.
+// AddTag adds what a tag needs: workers, its home, or nothing.
 func AddTag(needs *plan.Workers, t record.Tag) {
+	if t.Home != "" {
+		needs.AddHome(t.Name, t.Home)
+	}
 	if t.Time != nil {
 		needs.AddTag(t.Name, t.Time.Layout())
 	}

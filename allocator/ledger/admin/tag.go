@@ -56,10 +56,11 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, says creation,
 	if err := a.hasWorkers(ctx, t.Name, t.TagSettings); err != nil {
 		return record.Tag{}, nil, err
 	}
-	if err := a.hasHome(ctx, t.TagSettings); err != nil {
-		return record.Tag{}, nil, err
-	}
 	for range createAttempts {
+		home, err := a.hasHome(ctx, t.Name, t.TagSettings)
+		if err != nil {
+			return record.Tag{}, nil, err
+		}
 		var l life
 		if l, err = a.nextLife(ctx, t, says); err != nil {
 			return record.Tag{}, nil, err
@@ -70,12 +71,13 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, says creation,
 			}
 		}
 		l.tag.Created = a.now()
-		made, err = a.putTag(ctx, l.tag, l.conds, l.action, l.past.kv.Value, actor)
+		made, err = a.putTag(ctx, l.tag, append(l.conds, home...), l.action, l.past.kv.Value, actor)
 		if allocator.KindOf(err) != allocator.Conflict {
 			return made, l.risk, err
 		}
 	}
-	return record.Tag{}, nil, err
+	return record.Tag{}, nil, allocator.Errorf(allocator.Conflict, "tag %s was changed by another process just now",
+		t.Name)
 }
 
 // createAttempts bounds how often a creation starts over because the name, its marks, the layout
@@ -167,58 +169,69 @@ func (a *Admin) UpdateTag(ctx context.Context, name allocator.Tag, change func(*
 // Its error is Conflict if they were changed since, also while it runs.
 func (a *Admin) UpdateTagAt(ctx context.Context, name allocator.Tag, revision int64,
 	change func(*record.TagSettings) error, actor string) (record.Tag, error) {
-	t, next, err := a.PreviewTag(ctx, name, revision, change)
+	t, next, home, err := a.preview(ctx, name, revision, change)
 	if err != nil {
 		return record.Tag{}, err
 	}
 	if bytes.Equal(next.Encode(""), t.Encode("")) {
 		return t, nil
 	}
-	return a.putTag(ctx, next, []store.Cond{store.Unchanged(t.KV)}, "update tag", t.KV.Value, actor)
+	return a.putTag(ctx, next, append(home, store.Unchanged(t.KV)), "update tag", t.KV.Value, actor)
 }
 
 // PreviewTag returns a tag as it is, and as UpdateTagAt would make it. It changes nothing. Its
 // errors are those of UpdateTagAt.
 func (a *Admin) PreviewTag(ctx context.Context, name allocator.Tag, revision int64,
 	change func(*record.TagSettings) error) (t, next record.Tag, err error) {
+	t, next, _, err = a.preview(ctx, name, revision, change)
+	return t, next, err
+}
+
+// preview is PreviewTag, and returns what a change of the tag's home rests on.
+func (a *Admin) preview(ctx context.Context, name allocator.Tag, revision int64,
+	change func(*record.TagSettings) error) (t, next record.Tag, home []store.Cond, err error) {
 	t, err = a.Tag(ctx, name)
 	if err == nil {
 		err = unchangedSince(t.KV, name, revision)
 	}
 	if err != nil {
-		return t, next, err
+		return t, next, nil, err
 	}
 	next = t
 	next.TagSettings = t.TagSettings.Clone()
 	if err := change(&next.TagSettings); err != nil {
-		return t, next, err
+		return t, next, nil, err
 	}
 	if err := cmp.Or(next.TagSettings.Validate(), t.TagSettings.Changeable(next.TagSettings)); err != nil {
-		return t, next, err
+		return t, next, nil, err
 	}
 	if t.Limit != next.Limit {
 		err = next.CheckFormat()
 	}
 	if err == nil && t.Home != next.Home {
-		err = a.hasHome(ctx, next.TagSettings)
+		home, err = a.hasHome(ctx, name, next.TagSettings)
 	}
-	return t, next, err
+	return t, next, home, err
 }
 
-// hasHome checks that the home of a tag, if it has one, is a room of the layout. Its error is Invalid.
-func (a *Admin) hasHome(ctx context.Context, s record.TagSettings) error {
+// hasHome checks that the home of a tag, if it has one, is a room of the layout, now and after each move of a migration
+// under way, and returns the condition that the layout is that one. Its errors are Invalid, and Refused because of a
+// migration.
+func (a *Admin) hasHome(ctx context.Context, name allocator.Tag, s record.TagSettings) ([]store.Cond, error) {
 	if s.Home == "" {
-		return nil
+		return nil, nil
 	}
 	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if _, serves := stored.Layout.Ranges[s.Home]; !serves {
-		return allocator.Errorf(allocator.Invalid, "home: room %s has no range; allowed: %v", s.Home,
+		return nil, allocator.Errorf(allocator.Invalid, "home: room %s has no range; allowed: %v", s.Home,
 			stored.Layout.Rooms())
 	}
-	return nil
+	var needs plan.Workers
+	needs.AddHome(name, s.Home)
+	return []store.Cond{{Key: a.keys.Layout(), ModRevision: stored.Revision}}, a.lasts(ctx, stored.Layout, needs)
 }
 
 // unchangedSince refuses a tag that was stored at another revision than the given one, unless
@@ -458,14 +471,19 @@ func (a *Admin) hasWorkers(ctx context.Context, name allocator.Tag, s record.Tag
 	if err := s.Time.CheckSlices(stored.Layout); err != nil {
 		return err
 	}
+	var needs plan.Workers
+	needs.AddTag(name, s.Time.Layout())
+	return a.lasts(ctx, stored.Layout, needs)
+}
+
+// lasts checks that the moves of a migration under way leave what a tag needs. Its error is Refused.
+func (a *Admin) lasts(ctx context.Context, l allocator.Layout, needs plan.Workers) error {
 	m, active, err := a.ActiveMigration(ctx)
 	if err != nil || !active {
 		return err
 	}
-	var needs plan.Workers
-	needs.AddTag(name, s.Time.Layout())
 	for _, move := range m.Moves[m.Reached:] {
-		if err := needs.Check(stored.Layout, move.Layout); err != nil {
+		if err := needs.Check(l, move.Layout); err != nil {
 			return allocator.Errorf(allocator.Refused, "migration %s is under way: %w", m.ID, err)
 		}
 	}

@@ -30,8 +30,11 @@ type Holder struct {
 	Epoch       string             `json:"epoch"`   // in which it was taken
 	Nonce       string             `json:"nonce"`   // with the epoch, the name of the tenure
 	Taken       time.Time          `json:"taken"`   // by the holder's clock; no promise rests on it
-	Hold        Duration           `json:"hold"`    // the tag's tenure_hold, as the holder knows it
-	Released    bool               `json:"released,omitempty"`
+	// Hold is the tag's tenure_hold, or that of an earlier life of the name, if that is longer and a tenure of it may
+	// issue while this one waits.
+	Hold      Duration `json:"hold"`
+	TookYoung bool     `json:"took_young,omitempty"` // it was taken from a young tenure of another process
+	Released  bool     `json:"released,omitempty"`
 	// Rest, in a released key, is the stretch of IDs that the tenure leased last and did not issue, up to the mark's
 	// next; nil for none.
 	Rest *Era `json:"rest,omitempty"`
