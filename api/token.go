@@ -10,7 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
 )
@@ -40,8 +42,9 @@ type tokenFile struct {
 func (f *tokenFile) GetRequestMetadata(ctx context.Context, uri ...string) (map[string]string, error) {
 	info, _ := credentials.RequestInfoFromContext(ctx)
 	if credentials.CheckSecurityLevel(info.AuthInfo, credentials.PrivacyAndIntegrity) != nil && !local(uri) {
-		return nil, ToStatus(allocator.Errorf(allocator.Unauthenticated,
-			"token-file: the connection to %.300q has no TLS, so the token is not sent", uri))
+		// Without the ErrorInfo of an answer: see FromServer.
+		return nil, status.Errorf(codes.Unauthenticated,
+			"token-file: the connection to %.300q has no TLS, so the token is not sent", uri)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -50,8 +50,10 @@ func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source alloca
 	case p.elsewhere():
 		other, err = m.instance.Holder(ctx, name, p.home)
 		if err == nil && (other == nil || other.Nonce == silent) {
-			p.brief, p.silent = other == nil, silent
-			other, err = m.atHome(ctx, p, before)
+			if p.again = time.Now(); other != nil {
+				p.silent, p.again = silent, p.again.Add(asideFor)
+			}
+			other, err = m.atHome(ctx, p, before, other)
 		}
 	case stopping == nil:
 		tenure, other, err = m.instance.Hold(ctx, source, settings.TenureHold.Duration(), silent)
@@ -75,16 +77,23 @@ func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source alloca
 }
 
 // atHome returns an instance of the home of p's tag, at random, which is to take the tag, or to pass calls on to its
-// holder. It is not the one that the issuer before passed calls on to, if there is another one. Its nonce is empty.
-func (m *tags) atHome(ctx context.Context, p, before *passed) (*record.Holder, error) {
+// holder. It is neither silent, a holder that does not answer, nor the one that the issuer before passed calls on to, if
+// there is another one. Its nonce is empty.
+func (m *tags) atHome(ctx context.Context, p, before *passed, silent *record.Holder) (*record.Holder, error) {
 	list, err := m.instance.AnyOf(ctx, p.home)
 	if err != nil {
 		return nil, err
 	}
-	if before != nil && len(list) > 1 {
-		list = slices.DeleteFunc(list, func(h record.Holder) bool {
-			return h.Room == before.holder.Room && h.Instance == before.holder.Instance
-		})
+	without := func(h *record.Holder) {
+		if len(list) > 1 {
+			list = slices.DeleteFunc(list, func(other record.Holder) bool { return other.Instance == h.Instance })
+		}
+	}
+	if silent != nil {
+		without(silent)
+	}
+	if before != nil {
+		without(&before.holder)
 	}
 	if len(list) == 0 {
 		return nil, allocator.Errorf(allocator.NoRange, "tag %s: its IDs are issued in room %s, its home, of "+
@@ -134,6 +143,8 @@ const (
 	homeFor = time.Second
 	// A holder that stops releases the tag while its address refuses calls already: it is silent after silentFor.
 	silentFor = 300 * time.Millisecond
+	// Where the home's instances reach a holder that this one does not reach, its key is read again after asideFor.
+	asideFor = time.Minute
 	// leastPause and longestPause bound the pause before an instance looks at a holder's key again.
 	leastPause   = 5 * time.Millisecond
 	longestPause = 320 * time.Millisecond
@@ -229,10 +240,12 @@ type passed struct {
 	home   allocator.Room // of a tag that is ordered over all rooms; empty for the order of a room
 	text   *texts.Text
 	holder record.Holder // without a nonce any instance of the home: see atHome
-	brief  bool          // no process held the tag: the key is read again once that instance has issued
+	again  time.Time     // once that instance has issued after this, the key is read again; zero for never
 	nth    int           // how many instances of the home have refused a call before, one after another
 	silent string        // the nonce of a holder that does not answer, in place of which any instance is asked
 	to     *neighbour
+
+	together together
 
 	used    atomic.Int64
 	closed  atomic.Bool
@@ -265,10 +278,6 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 		return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s holds it, and not this one", p.name,
 			p.holder.Instance)
 	}
-	most := passFor
-	if p.holder.Nonce == "" {
-		most = homeFor
-	}
 	if p.nth > 0 {
 		defer func() {
 			if err != nil { // the next call begins with any instance
@@ -278,7 +287,7 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 	}
 	for {
 		began := time.Now()
-		bounded, cancel := context.WithTimeout(ctx, most)
+		bounded, cancel := context.WithTimeout(ctx, p.most())
 		err := call(metadata.AppendToOutgoingContext(bounded, passedOn, string(p.tags.cfg.Room)))
 		cancel()
 		kind := allocator.KindOf(err)
@@ -288,8 +297,8 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 				p.answers()
 			}
 			p.tags.elsewhere.Add(n)
-			if p.brief {
-				p.tags.remove(p.name, p)
+			if !p.again.IsZero() && time.Now().After(p.again) {
+				p.tags.reread(ctx, p.name, p)
 			}
 			return nil
 		case ctx.Err() != nil && p.holder.Nonce == "":
@@ -317,6 +326,14 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 	}
 }
 
+// most is how long the holder has to answer a call.
+func (p *passed) most() time.Duration {
+	if p.holder.Nonce == "" {
+		return homeFor
+	}
+	return passFor
+}
+
 // late returns the error of a call whose deadline ended before an instance of the home issued its IDs.
 func (p *passed) late(ctx context.Context) error {
 	return allocator.Errorf(allocator.Unavailable, "tag %s: its IDs are issued in room %s, its home, of which "+
@@ -341,6 +358,9 @@ func (p *passed) fails(began time.Time, answered bool, err error) {
 	p.mu.Lock()
 	first := p.mu.first
 	p.mu.Unlock()
+	if p.holder.Nonce == "" {
+		p.unanswered(err)
+	}
 	if first.IsZero() || !began.After(first) {
 		return
 	}
@@ -352,10 +372,14 @@ func (p *passed) fails(began time.Time, answered bool, err error) {
 		return
 	}
 	if !p.takes.Swap(true) { // where instances cannot call each other, of TLS say, this comes again and again
-		p.tags.lines.silent.Log(time.Now(), p.tags.log.Warn, "another instance does not answer the calls for an "+
-			"ordered tag that this one passes on: the tag gets another holder, or is asked for elsewhere", "tag",
-			p.name, "instance", p.holder.Instance, "address", p.holder.Address, "error", err)
+		p.unanswered(err)
 	}
+}
+
+func (p *passed) unanswered(err error) {
+	p.tags.lines.silent.Log(time.Now(), p.tags.log.Warn, "another instance does not answer the calls for an "+
+		"ordered tag that this one passes on: the tag gets another holder, or is asked for elsewhere", "tag",
+		p.name, "instance", p.holder.Instance, "address", p.holder.Address, "error", err)
 }
 
 // look reads the holder's key after a pause, for all callers that wait for it. It returns allocator.ErrClosed if the
@@ -398,6 +422,13 @@ func (p *passed) read(ctx context.Context, l *load) (issuer, error) {
 			return p, err
 		}
 	}
+	if p.holder.Nonce == "" { // a home that is lost may be that of many tags, beside which other tags are read
+		select {
+		case m.loads.homes <- struct{}{}:
+			defer func() { <-m.loads.homes }()
+		case <-work.Done(): // as the reading finds, too
+		}
+	}
 	return m.rereadNow(work, l, p)
 }
 
@@ -420,9 +451,12 @@ func (p *passed) Text() *texts.Text { return p.text }
 
 // Next implements issuer.
 func (p *passed) Next(ctx context.Context) (id int64, err error) {
-	err = p.pass(ctx, 1, func(ctx context.Context) error {
-		answer, err := p.to.Next(ctx, &marchv1.NextRequest{Tag: string(p.name)})
-		id = answer.GetId()
+	err = p.pass(ctx, 1, func(ctx context.Context) (err error) {
+		if p.failing.Load() { // what this instance learns of the holder is of calls that begin after it looked
+			id, err = p.next(ctx)
+		} else {
+			id, err = p.join(ctx)
+		}
 		return err
 	})
 	return id, err
@@ -493,7 +527,8 @@ func (p *passed) Close() {
 // peers has the connections to other instances.
 type peers struct {
 	*process
-	mu struct {
+	asking sync.WaitGroup // for together
+	mu     struct {
 		sync.Mutex
 		all map[string]*neighbour // by room, name and address
 	}
@@ -541,6 +576,7 @@ func (p *peers) leave(to *neighbour) {
 
 // close closes the connections, of which no call passes on anything any more.
 func (p *peers) close() {
+	p.asking.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, to := range p.mu.all {

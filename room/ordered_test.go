@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/client"
 	marchv1 "github.com/march-id/march/api/march/v1"
@@ -369,6 +371,66 @@ func TestHomeThatRefuses(t *testing.T) {
 		}
 		network.deny.Store(false)
 		b.mustNext("o")
+	})
+}
+
+func TestTagsOfALostHomeLeaveTheOthersALittle(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+		lost := make([]allocator.Tag, 500)
+		for i := range lost {
+			lost[i] = allocator.Tag(fmt.Sprint("o", i))
+		}
+		cluster.tag(everywhere, lost...)
+		cluster.tag(nil, "plain")
+		a, b := cluster.start("a", "a1", nil), cluster.start("b", "b1", network.on)
+		network.to(a.Address)
+		b.store.onTxn(func(store.Txn) { time.Sleep(100 * time.Millisecond) })
+		ctx, cancel := context.WithCancel(bg)
+		var calls sync.WaitGroup
+		for _, tag := range lost {
+			calls.Go(func() { _, _ = b.Next(ctx, &marchv1.NextRequest{Tag: string(tag)}) })
+		}
+		time.Sleep(20 * time.Second)
+		began := time.Now()
+		b.mustNext("plain")
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the first ID of another tag came after %v", took)
+		}
+		cancel()
+		calls.Wait()
+	})
+}
+
+// Of three instances of the home, one has the tag, which another room does not reach.
+func TestHolderThatOnlyItsRoomReaches(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		cluster, network, home := newCluster(t, testcluster.Halves()), &peers{}, &peers{}
+		cluster.tag(everywhere, "o")
+		a1 := cluster.start("a", "a1", home.on)
+		g := &grows{TB: t}
+		g.await(a1)
+		a2 := cluster.start("a", "a2", home.on)
+		cluster.start("a", "a3", home.on)
+		b := cluster.start("b", "b1", func(cfg *room.Config) {
+			network.on(cfg)
+			cfg.Rand = func() float64 { return 0.99 } // of the instances that it may ask the last one
+		})
+		network.to(a1.Address)
+		g.await(b)
+		if n := home.calls.Load(); n == 0 {
+			t.Error("no instance passed a call on in the home")
+		}
+		a1.Stop()
+		g.check(a2.mustNext("o"), b.mustNext("o"))
+		time.Sleep(time.Minute)
+		g.check(b.mustNext("o")) // it reads the key again
+		time.Sleep(time.Second)
+		before := home.calls.Load()
+		g.check(b.mustNext("o"))
+		if n := home.calls.Load() - before; n != 0 {
+			t.Errorf("the call was passed on %d times in the home", n)
+		}
 	})
 }
 

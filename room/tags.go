@@ -176,6 +176,7 @@ func (m *tags) load(ctx context.Context, name string) (issuer, error) {
 type loads struct {
 	running sync.WaitGroup
 	slots   chan struct{} // one token for each tag that is being read
+	homes   chan struct{} // one token for each of them that is read again and again, as its home does not issue
 	mu      struct {
 		sync.Mutex
 		all   map[allocator.Tag]*load
@@ -186,7 +187,7 @@ type loads struct {
 }
 
 func (s *loads) init() {
-	s.slots = make(chan struct{}, loadAtOnce)
+	s.slots, s.homes = make(chan struct{}, loadAtOnce), make(chan struct{}, loadAtOnce/4)
 	s.mu.all, s.mu.deleted = make(map[allocator.Tag]*load), make(map[allocator.Tag]bool)
 }
 

@@ -215,6 +215,11 @@ func (r *roomServer) run(cmd *cobra.Command, name string) (err error) {
 	}
 	cfg.Ledger, cfg.Insecure, cfg.Doors.Plain = r.ledger, r.insecure, !r.TLSDoors
 	cfg.Admin.TooManyTags = cfg.Metrics.Limit(admin.MaxTags, cfg.Admin.MaxTags).Count
+	if r.Token != "" {
+		if _, err := api.ReadToken(r.Token); err != nil {
+			return usageError{err}
+		}
+	}
 	if cfg.Peers.TokenFile = r.Token; r.CA != "" || r.TLS.Cert != "" {
 		cfg.Peers.TLS = cfg.TLS
 	}
