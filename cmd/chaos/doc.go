@@ -33,9 +33,9 @@
 // each half a minute. etcd asks each process for its own user.
 //
 // Three tags have time-ordered IDs: one counts ms, one seconds, and one, in runs of even seeds, has the worker
-// last, which keeps the boundary as it is; in other runs, boundaries change. Faults set the clocks of instances wrong, too (package skew). The check compares the IDs with the windows of
-// workers in etcd's history. The run does not measure how long their callers wait: after some
-// restores, no window begins for 20 minutes.
+// last, which keeps the boundary as it is; in other runs, boundaries change. Faults set the clocks of instances
+// wrong, too (package skew). The check compares the IDs with the windows of workers in etcd's history. The run does
+// not measure how long their callers wait: after some restores, no window begins for 20 minutes.
 //
 // A fault is drawn from a deck that has each kind once. It begins, lasts for a while, and ends.
 // Then all callers of all instances must get IDs again, and the run records how long that

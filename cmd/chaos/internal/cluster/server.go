@@ -104,8 +104,8 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 			}
 			s.more = append(s.more, "--"+door, s.Doors[door])
 		}
-		s.more = append(s.more, "--cosid-machines", traffic.Machines, "--tls-doors=false", "--tinyid-tokens", c.tokens(),
-			"--opaque-key", c.Key.Name()+"="+c.KeyFile)
+		s.more = append(s.more, "--cosid-machines", traffic.Machines, "--tls-doors=false",
+			"--tinyid-tokens", c.tokens(), "--opaque-key", c.Key.Name()+"="+c.KeyFile)
 		if s.Callers, s.Reached, err = link(s.GRPC); err != nil {
 			return nil, errors.Join(err, s.close())
 		}

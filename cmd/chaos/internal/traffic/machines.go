@@ -43,9 +43,9 @@ func (l *Load) machines(ctx context.Context, at *place, k int) (err error) {
 		}
 		h.Number, h.From = *answer.MachineID, time.Now()
 		for n := r.IntN(8); n > 0 && store.Sleep(ctx, time.Second); n-- {
-			// An error of any other kind leaves the client its ID: it is not fenced.
-			if _, err = l.machine(ctx, at, http.MethodPatch, h.Client); err != nil && strings.Contains(err.Error(), "M-0") {
-				break
+			_, err = l.machine(ctx, at, http.MethodPatch, h.Client)
+			if err != nil && strings.Contains(err.Error(), "M-0") {
+				break // an error of any other kind leaves the client its ID: it is not fenced
 			}
 		}
 		h.Until = time.Now()
@@ -61,7 +61,8 @@ func (l *Load) machines(ctx context.Context, at *place, k int) (err error) {
 func (l *Load) machine(ctx context.Context, at *place, method, client string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	query := url.Values{"machineBit": {"10"}, "instanceId": {client}, "stable": {"false"}, "safeGuardDuration": {"PT5M"}}
+	query := url.Values{"machineBit": {"10"}, "instanceId": {client}, "stable": {"false"},
+		"safeGuardDuration": {"PT5M"}}
 	request, err := http.NewRequestWithContext(ctx, method,
 		"http://"+at.doors["cosid"]+"/machines/chaos?"+query.Encode(), http.NoBody)
 	if err != nil {
