@@ -10,56 +10,49 @@ export { MarchError, Run };
 
 const LOOK = 250; // ms between two looks after all tags
 const MOST = 1_000_000_000; // IDs of a lease
-const BATCH = 100_000; // IDs that a room issues at once
+const BATCH = 1000; // time-ordered IDs that a room issues at once
 const AHEAD = 10_000; // ms by which the clock may be ahead of a room's
-const SEEK = 10_000; // ms until a client asks for a worker again where none was free
+const SEEK = 10_000; // ms until the next try where no worker was free, or what was leased is to be replaced already
+const UNKNOWN = 60_000; // ms for which a name is in use of which a room has leased nothing
 const NAME = "[a-z0-9][a-z0-9._-]{0,62}";
 
+const countOf = (runs) => runs.reduce((n, run) => n + run.count, 0);
 const clamp = (n, least, most) => Math.min(Math.max(n, least), most);
 
 /** Client issues unique IDs of any number of tags. index.d.ts has the options. */
 export class Client {
   #c;
-  #tags = new Map();
   #timer;
 
   constructor({ addresses = [], fallback = [], reserve = 30_000, minStep = 1000, maxStep = MOST, timeout = 2000,
-    tokenFile, ca, cert, key }) {
+    tokenFile, ca, cert, key } = {}) {
     if (!(minStep >= 1 && minStep <= maxStep && maxStep <= MOST && reserve >= 1000 && timeout > 0)) {
       throw new MarchError("invalid",
         `allowed: 1 <= minStep <= maxStep <= ${MOST}, reserve >= 1000, timeout > 0 (both in ms)`);
     }
-    // What all tags share. newest is the own room's part of the newest layout that an answer named.
-    this.#c = { reserve, minStep, maxStep, began: now(), newest: new Part(),
-      rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }),
-      forget: (tag) => this.#tags.get(tag.name) === tag && this.#tags.delete(tag.name) };
-    this.#timer = setInterval(() => this.#tags.forEach((tag) => tag._tend()), LOOK).unref();
+    // What all tags share. newest is the own room's part of the newest layout that an answer named; tags are by name,
+    // used those to look after.
+    this.#c = { reserve, minStep, maxStep, began: now(), newest: new Part(), tags: new Map(), used: new Set(),
+      rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }) };
+    this.#timer = setInterval(() => this.#c.used.forEach((tag) => tag._tend()), LOOK).unref();
   }
 
-  /** tag returns a handle to a tag, which the client keeps. It asks no room. */
+  /** tag returns a handle to a tag. It asks no room. */
   tag(name) {
-    const tag = this.#tag(name);
-    tag._kept = true;
-    return tag;
+    return this.#c.tags.get(name) ?? new Tag(this.#c, name);
   }
 
   /** next returns an ID of a tag. It waits only while none is held, for some seconds at most. */
   async next(name) {
-    const tag = this.#tag(name);
+    const tag = this.tag(name);
     return tag.tryNext() ?? tag.next();
-  }
-
-  #tag(name) {
-    let tag = this.#tags.get(name);
-    if (tag === undefined) this.#tags.set(name, tag = new Tag(this.#c, name));
-    return tag;
   }
 
   /** close drops all IDs that are held. Calls that wait end, those that ask a room as soon as it has answered. */
   close() {
     clearInterval(this.#timer);
     this.#c.rooms.close();
-    for (const tag of this.#tags.values()) tag._close();
+    for (const tag of this.#c.used) tag._close();
   }
 }
 
@@ -74,27 +67,26 @@ export class Tag {
   #segments = [];
   #window; // the last one of a time-ordered tag
   #timed = false;
-  #known = false; // whether a room has leased anything
   #leasing; // a promise of the end of the lease under way
   #target;
-  #ttl = 0;
+  #ttl = 0; // how long leases last; 0 before the first
   #leased = 0; // how many IDs were, but for those that were dropped
   #used = now();
   #looked = 0; // how many were issued at the last look
   #paced = [0, now()]; // how many were issued, and when, as the target was set
   #failed; // why the last lease did
-  #retryAt = 0; // when to ask again,
-  #replaceAt = 0; // and when to replace what is old
+  #retryAt = 0; // when to ask again
 
   constructor(shared, name) {
     if (!new RegExp(`^${NAME}$`).test(name)) {
       throw new MarchError("invalid", `tag: ${JSON.stringify(String(name).slice(0, 64))}; allowed: ${NAME}`);
     }
     this.name = name;
-    this._kept = false; // the program has a handle: what is forgotten is not looked after, and would not end
     this.#c = shared;
     this.#path = `/v1/tags/${name}`;
     this.#target = shared.minStep;
+    shared.tags.set(name, this);
+    shared.used.add(this);
   }
 
   /** tryNext returns an ID if one is at hand, and undefined otherwise: then await next. */
@@ -111,7 +103,6 @@ export class Tag {
     if (s === undefined) return undefined;
     ({ first: this.#id, count: this.#left } = s.take(Math.max(Math.floor(this.#target / 8), 1)));
     [this.#from, this.#until] = [s, s.until];
-    this.#leaseAhead();
     return this.tryNext();
   }
 
@@ -135,30 +126,19 @@ export class Tag {
       for (const s of this.#segments) {
         for (; left > 0 && s.count > 0; left -= runs.at(-1).count) runs.push(s.take(left));
       }
-      this.#leaseAhead();
     });
-    return runs.length > 0 ? runs : this.#nextTimed(n);
+    for (let left = n - countOf(runs); left > 0; left = n - countOf(runs)) runs.push(...await this.#nextTimed(left));
+    return runs;
   }
 
-  /** #nextTimed returns n IDs of a time-ordered tag: of its worker's window, or else of a room. */
+  /** #nextTimed returns some of n IDs of a time-ordered tag: of its worker's window, or else of a room. */
   async #nextTimed(n) {
-    const runs = [];
-    for (let most = BATCH; n > 0;) {
-      let got = await this.#when(0, () => this.#ofWindow(n));
-      if (got?.length === 0) await sleep(this.#window.unit - (Date.now() - this.#window.epoch) % this.#window.unit);
-      try {
-        most = Math.min(n, most);
-        got ??= (await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: String(most) },
-          read: ({ runs }) => runsOf(runs, most) })).answer;
-      } catch (error) {
-        most = Math.floor(most / 2); // more than one worker has in a second
-        if (error.kind !== "invalid" || most === 0) throw error;
-        continue;
-      }
-      runs.push(...got);
-      n -= got.reduce((sum, run) => sum + run.count, 0);
-    }
-    return runs;
+    const got = await this.#when(0, () => this.#ofWindow(n));
+    if (got?.length === 0) await sleep(this.#window.unit - (Date.now() - this.#window.epoch) % this.#window.unit);
+    if (got) return got;
+    const most = Math.min(n, BATCH);
+    return (await this.#c.rooms.ask(`${this.#path}/next`, { body: { count: String(most) },
+      read: ({ runs }) => runsOf(runs, most) })).answer;
   }
 
   /** #ofWindow returns n IDs of a time-ordered tag if its worker's window has them now. */
@@ -197,29 +177,30 @@ export class Tag {
     this.#drop(() => true);
   }
 
-  /** _tend looks after the tag: it drops what has ended, and leases ahead. */
+  /** _tend drops what has ended, and leases ahead while the tag is in use. */
   _tend() {
     const [at, issued] = [now(), this.#leased - this.held];
-    if (issued !== this.#looked) this.#used = at;
-    this.#looked = issued;
+    if (issued !== this.#looked) [this.#looked, this.#used] = [issued, at];
     this.#drop();
-    const unused = this.#ttl > 0 && at - this.#used >= this.#ttl; // let it end
-    if (this.#known && !unused) this.#leaseAhead();
+    if (at - this.#used >= (this.#ttl || UNKNOWN)) {
+      if (this.held > 0) return; // let it end
+      this.#timed = false; // the next call leases, and has the tag looked after again
+      this.#c.used.delete(this);
+      if (this.#c.tags.get(this.name) === this) this.#c.tags.delete(this.name);
+    } else if (this.#ttl > 0 && at >= this.#retryAt && this.#needy) {
+      this.#lease(this.#target);
+    }
   }
 
   /** #when runs what takes IDs, as soon as n are held. Of a time-ordered tag none need be: a room issues, too. */
   async #when(n, take) {
-    for (const giveUp = now() + PATIENCE;;) {
-      const at = now();
-      this.#used = at;
+    for (this.#c.used.add(this);;) {
+      const at = this.#used = now();
       if (this.#c.rooms.closed) throw new MarchError("closed", "the client was closed");
       this.#drop();
       if (this.#timed || this.held >= n) return take();
-      const failed = at < this.#retryAt ? this.#failed : undefined;
-      if (failed || at >= giveUp) {
-        throw failed ?? new MarchError("unavailable", `tag ${this.name}: too few IDs are leased in time`);
-      }
-      this.#lease(Math.max(n - this.held, this.#need()));
+      if (this.#failed && at < this.#retryAt) throw this.#failed;
+      this.#lease(Math.max(n - this.held, this.#target));
       await this.#leasing;
     }
   }
@@ -244,18 +225,11 @@ export class Tag {
     return s.due <= now() || this.#c.newest.outdates(s.part);
   }
 
-  /** #need returns how many IDs to lease now. Of a window it is any number. */
-  #need() {
-    const held = this.held;
-    if (this.#timed) return !this.#window || this.#old(this.#window) ? 1 : 0;
-    const old = this.#left > 0 && this.#old(this.#from) || this.#segments.some((s) => this.#old(s));
-    if (old && now() >= this.#replaceAt) return clamp(held, this.#target, 2 * this.#target);
-    return held < this.#target ? this.#target : 0;
-  }
-
-  /** #leaseAhead begins to lease if the tag needs that. */
-  #leaseAhead() {
-    if (now() >= this.#retryAt && this.#need() > 0) this.#lease(this.#need());
+  /** #needy reports whether to lease now, if rooms can. */
+  get #needy() {
+    if (this.#timed) return !this.#window || this.#old(this.#window);
+    return this.held < this.#target || this.#left > 0 && this.#old(this.#from) ||
+      this.#segments.some((s) => this.#old(s));
   }
 
   /** #lease begins to lease n IDs or more, or a window, if no lease is under way. While leases fail each is one try. */
@@ -271,11 +245,8 @@ export class Tag {
   #fail(error) {
     this.#failed = error;
     this.#retryAt = now() + (error.noWindow ? SEEK : error.kind === "unavailable" ? 500 : error.retryAfter);
-    if (error.noWindow) this.#timed = this.#known = true;
+    if (error.noWindow) [this.#timed, this.#ttl] = [true, this.#ttl || 6 * SEEK];
     if (error.limit > 0n) this.#cut(error.limit);
-    if (!this.#known && !this._kept && ["not_found", "invalid", "denied"].includes(error.kind)) {
-      this.#c.forget(this); // names of no tag do not fill the memory
-    }
   }
 
   async #ask(n) {
@@ -285,14 +256,18 @@ export class Tag {
     const { answer, url, sent } = await c.rooms.ask(`${this.#path}/lease`,
       { body: { count: String(n), window }, patience: this.#failed?.temporary ? 0 : PATIENCE });
     if (c.rooms.closed) return;
-    const [at, serves] = [now(), new Part(answer.serves ?? undefined)];
-    if (!c.rooms.fallback.includes(url)) {
-      if (serves.version < c.newest.version) c.rooms.failed.set(url, at); // it lags, but its leases are valid
-      else c.newest = serves;
+    c.used.add(this);
+    const at = now();
+    if (!c.rooms.fallback.includes(url)) { // an instance may lease under a layout that it does not report yet
+      const [serves, part] = [answer.serves, answer.segment].map((message) => new Part(message ?? undefined));
+      const newer = part.version > serves.version ? part : serves;
+      if (newer.version < c.newest.version) c.rooms.failed.set(url, at); // it lags, but its leases are valid
+      else c.newest = newer;
     }
-    this.#known = true;
     this.#timed = Boolean(answer.time);
+    let old = false;
     if (this.#timed) {
+      this.#drop(() => true); // of a counter of this name that is no more
       const w = this.#window = new Window(answer.time, sent, window.nonce, c.newest.version, this.#window);
       if (Date.now() - (at - sent) - w.there > AHEAD) w.until = 0; // rooms issue each ID
       this.#ttl = w.ttl;
@@ -305,17 +280,14 @@ export class Tag {
         throw new MarchError("unavailable", `room at ${url}: its answer took longer than ${answer.ttl}`);
       }
       if (s.count === 0) throw new MarchError("exhausted", `tag ${this.name}: no ID is left below its limit`);
-      const old = this.#old(s);
+      old = this.#old(s);
       if (!old) this.#drop((each) => this.#old(each));
       this.#pace(at);
-      this.#ttl = s.ttl;
+      this.#ttl = s.ttl || Infinity;
       this.#leased += s.count;
       this.#segments.push(s);
-      // While rooms lag behind, what they lease is replaced after growing pauses. Callers' needs do not wait.
-      const olds = this.#segments.filter((each) => this.#old(each)).length;
-      this.#replaceAt = old ? at + 1000 * 2 ** Math.min(olds - 1, 6) : 0;
     }
-    [this.#failed, this.#retryAt] = [undefined, 0];
+    [this.#failed, this.#retryAt] = [undefined, old ? at + SEEK : 0];
   }
 
   /** #pace sets the target by the rate since it was last set. */

@@ -105,7 +105,12 @@ export class Window {
     this.policy = tag.sequence;
     this.carryTo = Number(tag.carryTo ?? 0) || Math.max(Math.floor(this.full / 2) - 1, 1);
     this.randomBelow = Math.min(Number(tag.randomBelow ?? 0) || 100, this.full);
-    [this.tick, this.last] = before ? [before.tick, before.last] : [-1, 0]; // of the last ID
+    if (!(this.from < this.to && this.worker >= 0 && this.worker < this.workers)) {
+      throw new TypeError(`worker ${this.worker} of ${this.workers} from ${this.from} until ${this.to} ms`);
+    }
+    this.layout = [this.ticks, this.workers, this.full, this.workerLast, this.unit, this.epoch].join();
+    const same = before?.layout === this.layout; // or else the tag was made anew
+    [this.tick, this.last] = same ? [before.tick, before.last] : [-1, 0]; // of the last ID
   }
 
   /**

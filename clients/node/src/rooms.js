@@ -60,13 +60,17 @@ export function together(failures) {
   return first;
 }
 
-let skew = 0;
-const began = Date.now() - performance.now();
+let [skew, wall, at] = [0, Date.now(), performance.now()];
 
-/** now returns the client's clock, in ms. It never goes back. The time of a suspended machine is the wall clock's. */
+/**
+ * now returns the client's clock, in ms. It never goes back. The time of a suspended machine is the wall clock's, as far
+ * as that goes on by a second more than the other between two calls.
+ */
 export function now() {
-  const at = performance.now();
-  skew = Math.max(skew, Date.now() - began - at);
+  const [wallNow, atNow] = [Date.now(), performance.now()];
+  const more = wallNow - wall - (atNow - at);
+  if (more > 1000) skew += more;
+  [wall, at] = [wallNow, atNow];
   return at + skew;
 }
 
@@ -116,10 +120,11 @@ export class Rooms {
         try {
           return { answer: await this.#call(url, path, body, read), url, sent };
         } catch (error) {
+          if (!error.noWindow && (error.temporary || error.kind === "internal")) this.failed.set(url, now());
           if (!error.temporary && !error.noWindow) throw error;
-          if (!error.noWindow) this.failed.set(url, now());
           failures.push(error);
         }
+        if (this.closed) throw new MarchError("closed", "the client was closed");
         if (now() - start >= TRIES * this.#options.timeout) break;
       }
       const error = together(failures);

@@ -8,7 +8,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { promisify } from "node:util";
 
 import { Client } from "../src/client.js";
-import { MarchError, Rooms, errorOf, together } from "../src/rooms.js";
+import { Window } from "../src/ids.js";
+import { MarchError, Rooms, errorOf, now, together } from "../src/rooms.js";
 
 /** withRoom runs a test with a client of a room, which leases IDs from 1 on, with what the test changes in the answers.
  * Of a time-ordered tag it issues up to most at once, if faults has no reason why not. */
@@ -54,6 +55,12 @@ function wait(ms) {
   for (const until = performance.now() + ms; performance.now() < until;);
 }
 
+/** later has the clock be later. */
+function later(ms) {
+  const clock = performance.now;
+  performance.now = () => clock.call(performance) + ms;
+}
+
 /** lent is a window of a worker with 256 IDs in a second. The room's clock is now ms ahead. */
 function lent(now, until, since = -9000) {
   const at = Date.now();
@@ -92,31 +99,54 @@ withRoom("no ID after the end of a lease, whoever stood still", async (ids, room
   assert.equal(order.tryNext(), undefined);
 });
 
-withRoom("names that a room refuses are forgotten", async (ids, room) => {
-  let made = 0;
-  const set = Map.prototype.set;
-  Map.prototype.set = function (key, value) { // the client's map is private
-    if (key === "none" && value.tryNext) made++;
-    return set.call(this, key, value);
-  };
-  try {
-    for (const kind of ["not_found", "denied", "invalid"]) {
-      room.changes = { reason: kind };
-      await fails(kind, () => ids.next("none"));
-    }
-    assert.equal(made, 3);
-    const tag = ids.tag("none");
-    await fails("invalid", () => tag.next());
-    assert.equal(ids.tag("none"), tag);
-    assert.equal(made, 4);
-  } finally {
-    Map.prototype.set = set;
+withRoom("a name is forgotten a minute after its use, but a handle goes on", async (ids, room) => {
+  const handle = ids.tag("none");
+  for (const kind of ["not_found", "denied", "invalid", "unauthenticated"]) {
+    room.changes = { reason: kind };
+    await fails(kind, () => ids.next(kind.replace("_", "-")));
   }
+  await fails("unauthenticated", () => handle.next());
+  assert.equal(ids.tag("none"), handle);
+  later(61_000);
+  while (ids.tag("none") === handle) await sleep(50);
   room.changes = {};
+  const [one, other] = [await handle.next(), await ids.next("none")];
+  assert.notEqual(one, other);
   for (const name of ["", "Order", "order/1", "order\n", "-order", "o".repeat(64)]) {
     await fails("invalid", () => ids.next(name));
     assert.throws(() => ids.tag(name), { kind: "invalid" });
   }
+  ids.close();
+  assert.equal(handle.tryNext(), undefined);
+});
+
+withRoom("a tag that was made anew, as a time-ordered one, has no IDs of the counter", async (ids, room) => {
+  const order = ids.tag("order");
+  await order.next();
+  room.changes = { time: lent(0, 600_000) };
+  await order.nextN(1000);
+  assert.ok(await order.next() > 2n ** 40n);
+  const tag = { workerBits: 12, sequenceBits: 8, timeBits: 40, unit: "1s" };
+  const window = { worker: "1", fromMs: "0", untilMs: "9000", nowMs: "0" };
+  const before = new Window({ tag, window });
+  before.take(1, 5000);
+  for (const [unit, goesOn] of [["1s", true], ["2s", false]]) {
+    const after = new Window({ tag: { ...tag, unit }, window }, 0, "", 0n, before);
+    assert.equal(after.take(1, 4000) === undefined, goesOn);
+  }
+});
+
+test("the clock goes on by the time of a suspended machine, also after the wall clock went back", () => {
+  const [began, wall] = [now(), Date.now];
+  try {
+    for (const step of [-3_600_000, -3_600_000 + 1_800_000, 0]) { // set back, then suspended for 30 minutes, set right
+      Date.now = () => wall() + step;
+      now();
+    }
+  } finally {
+    Date.now = wall;
+  }
+  assert.ok(now() - began >= 1_800_000);
 });
 
 withRoom("a call waits for an answer within the timeout", async (_, room, port) => {
@@ -130,14 +160,15 @@ test("an answer has a client wait for half a minute at most", () => {
   assert.equal(errorOf(429, "", "86400").retryAfter, 30_000);
 });
 
-withRoom("without a window a room issues at most what its worker has in a second", async (ids, room) => {
+withRoom("without a window a room issues, in batches", async (ids, room) => {
   room.changes = { reason: "refused", metadata: { window: "none" } };
   [room.most, room.faults] = [2000, ["unavailable", "unavailable"]];
   assert.equal(countOf(await ids.tag("event").nextN(5000)), 5000);
-  assert.deepEqual(room.asks, [5000, 2500, ...Array(6).fill(1250)]);
+  assert.deepEqual(room.asks, Array(7).fill(1000));
   [room.changes, room.most, room.asks] = [{ time: lent(0, 600_000, 590_000) }, 256, []];
-  assert.equal(countOf(await ids.tag("other").nextN(600)), 600);
-  assert.deepEqual(room.asks, [600, 300, 150, 150, 150, 150]);
+  assert.equal(countOf(await ids.tag("other").nextN(200)), 200);
+  await fails("invalid", () => ids.tag("other").nextN(600));
+  assert.deepEqual(room.asks, [200, 600]);
   room.faults = ["refused"];
   await fails("refused", () => ids.tag("other").next());
 });

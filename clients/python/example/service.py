@@ -6,7 +6,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from march_id import Client, MarchError
 
-ids = Client(sys.argv[2:], warm=["order"])
+ids = Client(sys.argv[2:])
+ids.tag("order").warm()
 
 
 class Orders(BaseHTTPRequestHandler):

@@ -12,17 +12,18 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Union
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from .ids import NONE, Part, Segment, Window, part_of, runs_of, seconds
 from .rooms import PATIENCE, Kind, MarchError, Rooms, now
 
+LOOK = 0.25  # seconds between two looks at the tags in use
+SEEK = 10.0  # seconds until the next try where no worker was free, or what was leased is to be replaced already
 MOST = 1_000_000_000  # IDs of a lease
-BATCH = 100_000  # IDs that a room issues at once
+BATCH = 1000  # time-ordered IDs that a room issues at once
 AHEAD = 10_000  # ms by which the clock may be ahead of a room's
-SEEK = 10.0  # seconds until a client asks for a worker again where none was free
 NAME = "[a-z0-9][a-z0-9._-]{0,62}"
 
 
@@ -37,28 +38,22 @@ class Client:
     """Issues unique IDs of any number of tags. All methods are safe for concurrent use, and after a fork.
 
     addresses are URLs of instances of one room; rooms of fallback are asked if none of these leases IDs. The IDs
-    held last reserve seconds at the recent rate; a lease is of min_step to max_step IDs. Tags in warm hold IDs
-    when the client is made. An instance has timeout seconds to answer. token_file has the token to give with each
-    call, ca the servers' CAs; cert and key prove who the client is. Files that change are read again.
+    held last reserve seconds at the recent rate; a lease is of min_step to max_step IDs. An instance has timeout
+    seconds to answer. token_file has the token to give with each call, ca the servers' CAs; cert and key prove who the
+    client is. Files that change are read again.
     """
 
-    def __init__(self, addresses: Sequence[str], *, fallback: Sequence[str] = (), warm: Sequence[str] = (),
-                 reserve: float = 30, min_step: int = 1000, max_step: int = MOST, timeout: float = 2,
-                 token_file: Optional[str] = None, ca: Optional[str] = None, cert: Optional[str] = None,
-                 key: Optional[str] = None) -> None:
+    def __init__(self, addresses: Sequence[str], *, fallback: Sequence[str] = (), reserve: float = 30,
+                 min_step: int = 1000, max_step: int = MOST, timeout: float = 2, token_file: Optional[str] = None,
+                 ca: Optional[str] = None, cert: Optional[str] = None, key: Optional[str] = None) -> None:
         if not (1 <= min_step <= max_step <= MOST and reserve >= 1 and timeout > 0):
             raise MarchError(Kind.INVALID, f"allowed: 1 <= min_step <= max_step <= {MOST}, reserve >= 1, timeout > 0")
         self._reserve, self._min, self._max, self._began = reserve, min_step, max_step, now()
         self._rooms = Rooms(addresses, fallback, timeout, token_file, (ca, cert, key))
         self._newest = Part()  # the own room's part of the newest layout that an answer named
-        self._tags: WeakValueDictionary[str, Tag] = WeakValueDictionary()  # those in use are held by their workers
-        self._own = _own()
-        try:
-            for name in warm:
-                self.tag(name).warm()
-        except BaseException:
-            self.close()
-            raise
+        self._tags: WeakValueDictionary[str, Tag] = WeakValueDictionary()
+        self._used: Set[Tag] = set()  # those to look after
+        self._own, self._keeper = _own(), None  # of this process, and of that in which a thread looks after tags
 
     def next(self, tag: str) -> int:
         """An ID of a tag. It waits only while none is held, for some seconds at most."""
@@ -73,7 +68,7 @@ class Client:
         """Drops all IDs that are held. Calls that wait end, those that ask a room as soon as it has answered."""
         self._rooms.closed = True
         with _lock():
-            tags = list(self._tags.values())
+            tags = list(self._used)
         for tag in tags:
             with tag._mine():
                 tag._drop(lambda _: True)
@@ -84,6 +79,27 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _keep(self, tag: Tag) -> None:
+        """Has a tag looked after until it is not in use."""
+        with _lock():
+            self._used.add(tag)
+            if self._keeper is not self._own:
+                with suppress(RuntimeError):  # no thread can start now: callers lease what they need
+                    threading.Thread(target=self._look, name="march", daemon=True).start()
+                    self._keeper = self._own
+
+    def _look(self) -> None:
+        """Looks after the tags in use, as long as there are any."""
+        while True:
+            time.sleep(LOOK)
+            with _lock():
+                tags = [] if self._rooms.closed else list(self._used)
+                if not tags:
+                    self._keeper = None
+                    return
+            for tag in tags:
+                tag._tend()
 
 
 class Tag:
@@ -101,13 +117,13 @@ class Tag:
         self._changed = threading.Condition(self._lock)
         self._segments: List[Segment] = [NONE]  # never empty: next takes of the first
         self._window: Optional[Window] = None  # the last one of a time-ordered tag
-        self._known = self._timed = self._working = False
-        self._target, self._ttl, self._used = client._min, 0.0, now()
-        self._wanted = 0  # IDs for which a caller waits
+        self._timed = self._leasing = False
+        self._target, self._ttl = client._min, 0.0  # IDs of a lease, and how long it lasts; 0 before the first
         self._leased = 0  # IDs, but for those that were dropped
+        self._looked, self._used = 0, now()  # how many were issued at the last look, and when the last one was
         self._paced = (0, now())  # how many were issued, and when, as the target was set
         self._failed: Optional[MarchError] = None  # why the last lease did
-        self._retry_at = self._replace_at = 0.0
+        self._retry_at = 0.0
         client._own = client._own if client._own[0] else _own()
         self._own = client._own
 
@@ -123,10 +139,10 @@ class Tag:
         """An ID. It waits only while none is held, for some seconds at most."""
         if self._own[0]:
             with self._lock:
-                s, at = self._segments[0], now()
+                s = self._segments[0]
                 n = s.at
-                if n < s.stop and at < s.until:
-                    s.at, self._used = n + 1, at
+                if n < s.end and now() < s.until:
+                    s.at = n + 1
                     return n // s.width * s.boundary + s.lower + n % s.width
         return self.next_n(1)[0].start
 
@@ -137,41 +153,28 @@ class Tag:
         runs: List[range] = []
         with self._mine():
             self._wait(n)
-            while n and not self._timed:
-                runs.append(self._segments[0].take(n))
-                n -= len(runs[-1])
-                if self._segments[0].at == self._segments[0].end:
-                    self._drop()
-            s = self._segments[0]  # of which next takes some without a look at all this
-            s.stop = min(s.end, s.at + max(self._target // 8, 1))
-            if self._need():
-                self._wake()
-        return self._next_timed(n) if n else runs
-
-    def _next_timed(self, n: int, most: int = BATCH) -> List[range]:
-        """n IDs of a time-ordered tag: of its worker's window, or else of a room."""
-        runs: List[range] = []
-        while n > 0:
-            with self._mine():
-                self._wait(0)
-                w, at = self._window, time.time_ns() // 1_000_000
-                run = w.take(n, at) if w and now() < w.until else None
-            if w and run is not None:
-                got = [run]
-                if not run:
-                    time.sleep((w.unit - (at - w.epoch) % w.unit) / 1000)  # the tick is full
-            else:
-                some = min(n, most)
-                try:
-                    got = self._rooms.ask(self._path + "/next", lambda a: runs_of(a, some), {"count": str(some)})[0]
-                except MarchError as error:
-                    most = some // 2  # more than one worker has in a second
-                    if error.kind is not Kind.INVALID or not most:
-                        raise
-                    continue
-            runs += [run for run in got if run]
-            n -= sum(map(len, got))
+            for s in [] if self._timed else self._segments:
+                while n and s.at < s.end:
+                    runs.append(s.take(n))
+                    n -= len(runs[-1])
+        while n:  # the tag is time-ordered
+            some = self._next_timed(n)
+            runs += some
+            n -= sum(map(len, some))
         return runs
+
+    def _next_timed(self, n: int) -> List[range]:
+        """Some of n IDs of a time-ordered tag: of its worker's window, or else of a room."""
+        with self._mine():
+            self._wait(0)
+            w, at = self._window, time.time_ns() // 1_000_000
+            run = w.take(n, at) if w and now() < w.until else None
+        if w and run is not None:
+            if not run:  # the tick is full
+                time.sleep((w.unit - (at - w.epoch) % w.unit) / 1000)
+            return [run] if run else []
+        some = min(n, BATCH)
+        return self._rooms.ask(self._path + "/next", lambda answer: runs_of(answer, some), {"count": str(some)})[0]
 
     def next_text(self) -> Text:
         """An ID as a text, by the tag's format, of a room."""
@@ -195,28 +198,24 @@ class Tag:
 
     def _wait(self, n: int) -> None:
         """Returns when n IDs are held, or the tag is time-ordered: without a window a room issues."""
-        give_up = now() + (PATIENCE if self._failed else self._rooms.longest)
-        while True:
+        while not self._rooms.closed:
             self._used = at = now()
-            if self._rooms.closed:
-                raise MarchError(Kind.CLOSED, "the client was closed")
             self._drop(lambda s: s.until <= at)
             missing = n - self._count()
             if self._timed or missing <= 0:
                 return
-            failed = self._failed or MarchError(Kind.UNAVAILABLE, f"tag {self.name}: too few IDs are leased in time")
-            if self._failed and at < self._retry_at or at >= give_up:
-                raise replace(failed)
-            if missing > self._wanted:  # or else callers would wake each other
-                self._wanted = missing
-                self._wake()
-            if self._wanted:  # or else no thread could start
-                self._changed.wait(give_up - at)
+            if self._failed and at < self._retry_at:
+                raise replace(self._failed)
+            if self._leasing:  # another caller, or the client's thread
+                self._changed.wait()
+            else:
+                self._lease(max(missing, self._target))
+        raise MarchError(Kind.CLOSED, "the client was closed")
 
     def _count(self) -> int:
         return sum(s.end - s.at for s in self._segments)
 
-    def _drop(self, ends: Callable[[Segment], bool] = lambda _: False) -> None:
+    def _drop(self, ends: Callable[[Segment], bool]) -> None:
         """Drops segments, at once."""
         held = self._count()
         self._segments = [s for s in self._segments if s.at < s.end and not ends(s)] or [NONE]
@@ -226,42 +225,21 @@ class Tag:
         """Whether to replace what is held: it ends soon, or the room gave up a part of its range."""
         return s.due <= now() or self._client._newest.outdates(s.part)
 
-    def _need(self) -> int:
-        """How many IDs to lease now. Of a window it is any number."""
-        if now() < self._retry_at or not (self._known or self._wanted):
-            return 0
-        held = self._count()
-        ahead = self._target if held < self._target else 0
-        if self._timed:
-            ahead = int(not self._window or self._old(self._window))
-        elif now() >= self._replace_at and any(map(self._old, self._segments)):
-            ahead = max(self._target, min(held, 2 * self._target))
-        return min(max(self._wanted, ahead), MOST)
-
-    def _wake(self) -> None:
-        """Has the worker lease."""
-        try:
-            if not self._working:
-                threading.Thread(target=self._work, name="march " + self.name, daemon=True).start()
-                self._working = True
-        except RuntimeError as error:  # no thread can start now
-            self._fail(MarchError(Kind.UNAVAILABLE, f"tag {self.name}: {error}"))
-        self._changed.notify_all()
-
-    def _work(self) -> None:
-        """Leases ahead, while the tag is in use. A tag without a handle is held by this alone."""
-        with self._lock:
-            try:
-                while not self._rooms.closed and (
-                        self._wanted or self._known and now() - self._used < (self._ttl or math.inf)):
-                    self._drop(lambda s: s.until <= now())
-                    if self._need():
-                        self._lease(self._need())
-                    else:
-                        self._changed.wait(min(max(self._retry_at - now(), 0) or 1, 1))
-            finally:
-                self._working, self._wanted = False, 0
-                self._changed.notify_all()
+    def _tend(self) -> None:
+        """Drops what has ended, and leases ahead while the tag is in use."""
+        with self._mine():
+            at, issued = now(), self._leased - self._count()
+            if issued != self._looked:
+                self._looked, self._used = issued, at
+            self._drop(lambda s: s.until <= at)
+            if at - self._used >= self._ttl:
+                if not self._count():
+                    self._timed, self._failed = False, None  # the next call leases, and the tag is looked after again
+                    self._client._used.discard(self)
+            elif at >= self._retry_at and not self._leasing:
+                if (not self._window or self._old(self._window)) if self._timed else (
+                        self._count() < self._target or any(map(self._old, self._segments))):
+                    self._lease(self._target)
 
     def _lease(self, n: int) -> None:
         """Leases n IDs, or a window, or notes why not. While leases fail each is one try."""
@@ -270,6 +248,8 @@ class Tag:
         window: Dict[str, Any] = {"nonce": nonce, "age": f"{now() - self._client._began:.3f}s"}
         if self._window:
             window["held"] = {"worker": str(self._window.worker), "nonce": self._window.nonce}
+        n = min(n, MOST)
+        self._leasing = True
         try:
             self._lock.release()
             try:
@@ -277,50 +257,56 @@ class Tag:
                     self._path + "/lease", dict[str, Any], {"count": str(n), "window": window}, patience)
             finally:
                 self._lock.acquire()
-            if not self._rooms.closed:
+            self._client._keep(self)
+            if not self._rooms.closed:  # which is looked at last: close drops what those tags hold that it finds
                 self._accept(answer, url, sent, n, nonce)
         except MarchError as error:
             self._fail(error)
-        except Exception as error:  # whatever it is, callers and the worker go on
+        except Exception as error:  # whatever it is, callers go on
             self._fail(MarchError(Kind.INTERNAL, f"tag {self.name}: an answer makes no sense: {error!r}"))
-        self._changed.notify_all()
+        finally:
+            self._leasing = False
+            self._changed.notify_all()
 
     def _fail(self, error: MarchError) -> None:
         wait = SEEK if error.no_window else 0.5 if error.kind is Kind.UNAVAILABLE else error.retry_after
-        self._failed, self._wanted, self._retry_at = error.with_traceback(None), 0, now() + wait
-        self._timed, self._known = self._timed or error.no_window, self._known or error.no_window
+        self._failed, self._retry_at = error.with_traceback(None), now() + wait
+        if error.no_window:
+            self._timed, self._ttl = True, self._ttl or 6 * SEEK
+            self._client._keep(self)
         for s in self._segments if error.limit else ():
             s.cut(error.limit)
 
     def _accept(self, answer: Dict[str, Any], url: str, sent: float, n: int, nonce: str) -> None:
         """Adds what an answer leases. Its error says why it cannot."""
-        client, at, serves = self._client, now(), part_of(answer["serves"])
+        client, at = self._client, now()
         if url not in self._rooms.fallback:
+            with _lock():  # an instance may lease under a layout that it does not report yet
+                serves = max(part_of(answer["serves"]), part_of(answer.get("segment")))
+                client._newest = max(client._newest, serves)
             if serves.version < client._newest.version:
                 self._rooms.failed[url] = at  # it lags behind, but what it leases is valid
-            client._newest = max(client._newest, serves)
-        self._known, self._timed = True, bool(answer["time"])
+        self._timed = bool(answer["time"])
         if self._timed:
+            self._drop(lambda _: True)  # of a counter of this name that is no more
             w = self._window = Window(answer["time"], sent, nonce, client._newest.version, self._window)
             if (time.time() - (at - sent)) * 1000 - w.now_ms > AHEAD:
                 w.until = 0.0  # rooms issue each ID
-            self._ttl = w.ttl
+            self._ttl, old = w.ttl, False
         else:
-            s = Segment(answer["segment"], n, sent, seconds(answer["ttl"]))
+            s, limit = Segment(answer["segment"], n, sent, seconds(answer["ttl"])), int(answer["limit"]) or 2**63
             for each in (*self._segments, s):
-                each.cut(int(answer["limit"]) or 2**63)
+                each.cut(limit)
             if s.until <= at:
                 raise MarchError(Kind.UNAVAILABLE, f"room at {url}: its answer took longer than {s.ttl} s")
             if s.at == s.end:
                 raise MarchError(Kind.EXHAUSTED, f"tag {self.name}: no ID is left below its limit")
-            self._ttl, old = s.ttl, self._old(s)
+            self._ttl, old = s.ttl or math.inf, self._old(s)
             self._drop(lambda each: not old and self._old(each))
             self._pace(at)
             self._segments.append(s)
             self._leased += s.end - s.at
-            # While rooms lag behind, what they lease is replaced after growing pauses. Callers' needs do not wait.
-            self._replace_at = at + old * 2 ** min(sum(map(self._old, self._segments)) - 1, 6)
-        self._failed, self._wanted, self._retry_at = None, 0, 0.0
+        self._failed, self._retry_at = None, at + SEEK if old else 0.0
 
     def _pace(self, at: float) -> None:
         """Sets the target by the rate since it was last set."""

@@ -80,8 +80,12 @@ class Window:
         self.policy = tag.get("sequence")
         self.carry_to = int(tag.get("carryTo") or 0) or max(self.full // 2 - 1, 1)
         self.random_below = min(int(tag.get("randomBelow") or 0) or 100, self.full)
-        self.tick: int = before.tick if before else -1  # of the last ID,
-        self.last: int = before.last if before else 0  # and its sequence
+        if not (self.from_ms < self.until_ms and 0 <= self.worker < workers):
+            raise ValueError(f"worker {self.worker} of {workers} from {self.from_ms} until {self.until_ms} ms")
+        self.layout = (self.ticks, self.size, self.step, self.unit, self.epoch)
+        same = before and before.layout == self.layout  # or else the tag was made anew
+        self.tick: int = before.tick if before and same else -1  # of the last ID,
+        self.last: int = before.last if before and same else 0  # and its sequence
 
     def take(self, n: int, now: int) -> Optional[range]:
         """Up to n IDs of the tick at a time in Unix ms: none if the tick is full; None if the window, the clock or the

@@ -124,10 +124,13 @@ class Rooms:
                 try:
                     return self._call(url, path, read, body), url, sent
                 except MarchError as error:
+                    if not error.no_window and (error.temporary or error.kind is Kind.INTERNAL):
+                        failed[url] = now()
                     if not error.temporary and not error.no_window:
                         raise
-                    failed[url] = failed[url] if error.no_window else now()
                     failures.append(error)
+                if self.closed:
+                    raise MarchError(Kind.CLOSED, "the client was closed")
                 if now() - began >= TRIES * self._timeout:
                     break
             why = together(failures)

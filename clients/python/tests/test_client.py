@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Set
 from unittest import mock
 
 from march_id import Client, Kind, MarchError, client
+from march_id.ids import Window
 from march_id.rooms import error_of, together
 
 # A program that forks, in a process of its own: of other threads none may hold the interpreter's lock then.
@@ -25,7 +26,7 @@ FORK = """
 import ctypes, json, os, sys, time
 from march_id import Client, client
 client._own = client.{own}
-ids = Client([sys.argv[1]], warm=["order"])
+ids = Client([sys.argv[1]])
 order = ids.tag("order")
 mine = [order.next() for _ in range(10)]
 with client._lock(), order._lock:
@@ -251,6 +252,7 @@ class Clients(unittest.TestCase):
         for Room.issued in ([], {}, {"runs": []}, {"runs": [run]}, {"runs": [run] * 2}, {"runs": 5},
                             {"runs": [{**run, "count": "1e9"}]}, {"runs": [run, {**run, "count": "-9"}]}):
             self.fails(Kind.INTERNAL, lambda: event.next_n(5))
+        self.assertGreater(self.ids._rooms.failed[self.url], 0)  # others are asked first
         for Room.issued in ([], {"texts": ["a"]}, {"texts": 5}, {"texts": ["a"], "runs": [{}]}):
             self.fails(Kind.INTERNAL, event.next_text)
 
@@ -267,32 +269,43 @@ class Clients(unittest.TestCase):
             self.fails(Kind.INVALID, lambda: Client([address]))
 
     def test_no_thread(self) -> None:
-        """Where no thread can start, no caller waits for one."""
-        order = self.ids.tag("order")
-        with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
-            with mock.patch.object(order._changed, "wait", side_effect=AssertionError):
-                self.fails(Kind.UNAVAILABLE, order.next)
+        """Where no thread can start, callers lease for themselves."""
+        start, refused = threading.Thread.start, []
+
+        def some(thread: threading.Thread) -> None:
+            if thread.name == "march":
+                refused.append(thread)
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with mock.patch("threading.Thread.start", some):
+            self.assertEqual(sum(map(len, self.ids.tag("order").next_n(1000))), 1000)
+            self.ids.next("order")
+        self.assertEqual(len(refused), 2)
+        self.ids.tag("order").next_n(5000)
+        self.assertTrue(self.ids._keeper)
 
     def test_lags(self) -> None:
         """A room that lags behind leases what callers need at once, and replaces nothing for a while."""
         layout = {"version": "2", "boundary": "2", "range": {"lower": "0", "upper": "1"}}
         Room.changes, order = {"serves": layout}, self.ids.tag("order")
-        for n in (1, 5000, 5000):
-            order.next_n(n)
-        with order._lock:
-            order._wanted = 7
-            self.assertGreaterEqual(order._need(), 7)
-            order._wanted = 0
+        with mock.patch.object(client, "SEEK", 1000):
+            for _ in range(20):
+                order.next_n(5000)
+            leases = len(Room.held)
+            order._tend()  # it would replace all
+            self.assertEqual(len(Room.held), leases)
 
     def test_room_issues(self) -> None:
-        """Without a window a room issues, at most what its worker has in a second."""
+        """Without a window a room issues, in batches."""
         Room.changes = {"reason": "refused", "metadata": {"window": "none"}}
         Room.most, Room.faults = 2000, ["unavailable", "unavailable"]
         self.assertEqual(sum(map(len, self.ids.tag("event").next_n(5000))), 5000)
-        self.assertEqual(Room.asks, [5000, 2500] + [1250] * 6)
+        self.assertEqual(Room.asks, [1000] * 7)
         Room.changes, Room.most, Room.asks = {"time": self.lent(0, 600_000, 590_000)}, 256, []
-        self.assertEqual(sum(map(len, self.ids.tag("other").next_n(600))), 600)
-        self.assertEqual(Room.asks, [600, 300, 150, 150, 150, 150])
+        self.assertEqual(sum(map(len, self.ids.tag("other").next_n(200))), 200)
+        self.fails(Kind.INVALID, lambda: self.ids.tag("other").next_n(600))
+        self.assertEqual(Room.asks, [200, 600])
         Room.faults = ["refused"]
         self.fails(Kind.REFUSED, self.ids.tag("other").next)
 
@@ -312,6 +325,22 @@ class Clients(unittest.TestCase):
             time.sleep(1.1)
         self.ids.next("event")
         self.assertEqual(sum(held is None for held in Room.held), 1)
+
+    def test_anew(self) -> None:
+        """Of a tag that was made anew, as a time-ordered one, the counter's IDs are dropped."""
+        order = self.ids.tag("order")
+        order.next()
+        Room.changes = {"time": self.lent(0, 600_000)}
+        with order._lock:
+            order._lease(1)
+        self.assertGreater(order.next(), 2**40)
+        tag = {"workerBits": 12, "sequenceBits": 8, "timeBits": 40, "unit": "1s"}
+        lent = {"worker": "1", "fromMs": "0", "untilMs": "9000", "nowMs": "0"}
+        before = Window({"tag": tag, "window": lent})
+        before.take(1, 5000)
+        for unit, goes_on in (("1s", True), ("2s", False)):
+            after = Window({"tag": {**tag, "unit": unit}, "window": lent}, before=before)
+            self.assertEqual(after.take(1, 4000) is None, goes_on)
 
     def test_texts(self) -> None:
         """Texts are asked for again, as the reasons of errors say, and not of a client that was closed."""
