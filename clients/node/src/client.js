@@ -184,7 +184,7 @@ export class Tag {
     this.#drop();
     if (at - this.#used >= (this.#ttl || UNKNOWN)) {
       if (this.held > 0) return; // let it end
-      this.#timed = false; // the next call leases, and has the tag looked after again
+      [this.#timed, this.#failed] = [false, undefined]; // the next call leases, and has the tag looked after again
       this.#c.used.delete(this);
       if (this.#c.tags.get(this.name) === this) this.#c.tags.delete(this.name);
     } else if (this.#ttl > 0 && at >= this.#retryAt && this.#needy) {
@@ -264,13 +264,13 @@ export class Tag {
       if (newer.version < c.newest.version) c.rooms.failed.set(url, at); // it lags, but its leases are valid
       else c.newest = newer;
     }
-    this.#timed = Boolean(answer.time);
+    const timed = Boolean(answer.time);
     let old = false;
-    if (this.#timed) {
-      this.#drop(() => true); // of a counter of this name that is no more
+    if (timed) {
       const w = this.#window = new Window(answer.time, sent, window.nonce, c.newest.version, this.#window);
       if (Date.now() - (at - sent) - w.there > AHEAD) w.until = 0; // rooms issue each ID
       this.#ttl = w.ttl;
+      this.#drop(() => true); // of a counter of this name that is no more
     } else {
       const s = new Segment(answer.segment, n, sent, seconds(answer.ttl) * 1000);
       const limit = BigInt(answer.limit) || 2n ** 63n;
@@ -287,7 +287,7 @@ export class Tag {
       this.#leased += s.count;
       this.#segments.push(s);
     }
-    [this.#failed, this.#retryAt] = [undefined, old ? at + SEEK : 0];
+    [this.#timed, this.#failed, this.#retryAt] = [timed, undefined, old ? at + SEEK : 0];
   }
 
   /** #pace sets the target by the rate since it was last set. */

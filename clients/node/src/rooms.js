@@ -63,8 +63,8 @@ export function together(failures) {
 let [skew, wall, at] = [0, Date.now(), performance.now()];
 
 /**
- * now returns the client's clock, in ms. It never goes back. The time of a suspended machine is the wall clock's, as far
- * as that goes on by a second more than the other between two calls.
+ * now returns the client's clock, in ms. It never goes back. The time of a suspended machine is the wall clock's, where
+ * that goes on by a second more than the other between two calls.
  */
 export function now() {
   const [wallNow, atNow] = [Date.now(), performance.now()];
@@ -111,7 +111,7 @@ export class Rooms {
    */
   async ask(path, { body, patience = PATIENCE, read = (answer) => answer } = {}) {
     const giveUp = now() + patience;
-    for (let pause = 20; !this.closed; pause = Math.min(2 * pause, 500)) {
+    for (let pause = 20;; pause = Math.min(2 * pause, 500)) {
       const [start, failures] = [now(), []];
       // Those that failed just now are asked last, and other rooms after the own; of each the last to fail.
       const rank = (url) => (start < this.failed.get(url) + AVOID ? 2 : 0) + (this.fallback.includes(url) ? 1 : 0);
@@ -124,7 +124,6 @@ export class Rooms {
           if (!error.temporary && !error.noWindow) throw error;
           failures.push(error);
         }
-        if (this.closed) throw new MarchError("closed", "the client was closed");
         if (now() - start >= TRIES * this.#options.timeout) break;
       }
       const error = together(failures);
@@ -132,7 +131,6 @@ export class Rooms {
       if (!error.temporary || error.noWindow || now() + wait >= giveUp) throw error;
       await sleep(wait);
     }
-    throw new MarchError("closed", "the client was closed");
   }
 
   close() {
@@ -141,6 +139,7 @@ export class Rooms {
   }
 
   async #call(address, path, body, read) {
+    if (this.closed) throw new MarchError("closed", "the client was closed");
     const { timeout, tokenFile, ca, cert, key } = this.#options;
     const [url, name] = [new URL(address), `room at ${address}`];
     const secure = url.protocol === "https:";
