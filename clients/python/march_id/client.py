@@ -286,13 +286,13 @@ class Tag:
                 client._newest = max(client._newest, serves)
             if serves.version < client._newest.version:
                 self._rooms.failed[url] = at  # it lags behind, but what it leases is valid
-        self._timed = bool(answer["time"])
-        if self._timed:
-            self._drop(lambda _: True)  # of a counter of this name that is no more
+        timed, old = bool(answer["time"]), False
+        if timed:
             w = self._window = Window(answer["time"], sent, nonce, client._newest.version, self._window)
             if (time.time() - (at - sent)) * 1000 - w.now_ms > AHEAD:
                 w.until = 0.0  # rooms issue each ID
-            self._ttl, old = w.ttl, False
+            self._ttl = w.ttl
+            self._drop(lambda _: True)  # of a counter of this name that is no more
         else:
             s, limit = Segment(answer["segment"], n, sent, seconds(answer["ttl"])), int(answer["limit"]) or 2**63
             for each in (*self._segments, s):
@@ -306,7 +306,7 @@ class Tag:
             self._pace(at)
             self._segments.append(s)
             self._leased += s.end - s.at
-        self._failed, self._retry_at = None, at + SEEK if old else 0.0
+        self._timed, self._failed, self._retry_at = timed, None, at + SEEK if old else 0.0
 
     def _pace(self, at: float) -> None:
         """Sets the target by the rate since it was last set."""

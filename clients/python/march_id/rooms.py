@@ -107,7 +107,7 @@ class Rooms:
         if not own or not all(a and int(a[3] or 0) < 65536 for a in found):
             raise MarchError(Kind.INVALID, f"addresses: {list(self.failed)}; allowed: 1 or more http[s]://HOST:PORT")
         self._timeout, self._token_file, self._tls, self.fallback = timeout, token_file, tls, fallback
-        self.closed, self.longest = False, PATIENCE + (TRIES + 1) * timeout  # seconds that a call takes at most
+        self.closed = False
         self._context()  # so that a file that cannot be used is an error at once
 
     def ask(self, path: str, read: Callable[[Any], Read], body: Optional[Mapping[str, Any]] = None,
@@ -115,7 +115,7 @@ class Rooms:
         """What is read of the first answer of a room, the room's address, and when the request was sent. Without a body
         the request is a GET. After a temporary error of all it asks again, as long as its patience lasts."""
         give_up, pause, failed = now() + patience, 0.02, self.failed
-        while not self.closed:
+        while True:
             failures: List[MarchError] = []
             began = now()
             # Of the instances of a room the one that failed last is asked last.
@@ -129,8 +129,6 @@ class Rooms:
                     if not error.temporary and not error.no_window:
                         raise
                     failures.append(error)
-                if self.closed:
-                    raise MarchError(Kind.CLOSED, "the client was closed")
                 if now() - began >= TRIES * self._timeout:
                     break
             why = together(failures)
@@ -139,9 +137,10 @@ class Rooms:
                 raise why
             time.sleep(wait)
             pause = min(2 * pause, 0.5)
-        raise MarchError(Kind.CLOSED, "the client was closed")
 
     def _call(self, url: str, path: str, read: Callable[[Any], Read], body: Optional[Mapping[str, Any]]) -> Read:
+        if self.closed:
+            raise MarchError(Kind.CLOSED, "the client was closed")
         name, to, until, method = f"room at {url}", urlsplit(url), now() + self._timeout, "POST" if body else "GET"
         headers = self._headers(to)
         kind, tls = (HTTPSConnection, {"context": self._context()}) if to.scheme == "https" else (HTTPConnection, {})

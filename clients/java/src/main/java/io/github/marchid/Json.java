@@ -9,16 +9,13 @@ import java.util.regex.Pattern;
 /** Reads JSON as its values by paths: of {"a":[{"b":"c"}]} a.0.b is c. What is empty is "", and null is none. */
 final class Json {
     private static final Pattern TOKEN =
-        Pattern.compile("\\s*+(\"(?:[^\"\\\\]++|\\\\.)*+\"|[{}\\[\\],:]|[^\\s{}\\[\\],:\"]++)\\s*+");
+        Pattern.compile("\\G\\s*+(\"(?:[^\"\\\\]++|\\\\.)*+\"|[{}\\[\\],:]|[^\\s{}\\[\\],:\"]++)\\s*+");
     private static final Pattern ESCAPE = Pattern.compile("\\\\(?:u([0-9a-fA-F]{4})|(.))");
 
     private final Map<String, String> values = new HashMap<>();
     private final Matcher tokens;
-    private final String text;
-    private int at;
 
     private Json(String text) {
-        this.text = text;
         tokens = TOKEN.matcher(text);
     }
 
@@ -27,10 +24,10 @@ final class Json {
         Json json = new Json(text);
         try {
             json.value("", json.next());
-        } catch (StackOverflowError e) { // it has too many levels
-            json.at = -1;
+        } catch (StackOverflowError e) {
+            throw new IllegalArgumentException("too many levels", e);
         }
-        json.need(json.at == text.length());
+        need(json.tokens.end() == text.length());
         return json.values;
     }
 
@@ -40,45 +37,40 @@ final class Json {
         return digits.isEmpty() ? 0 : Long.parseLong(digits);
     }
 
-    private void need(boolean is) {
+    private static void need(boolean is) {
         if (!is) {
-            throw new IllegalArgumentException("no JSON at " + at);
+            throw new IllegalArgumentException("no JSON");
         }
     }
 
     private String next() {
-        need(tokens.region(at, text.length()).lookingAt());
-        at = tokens.end();
+        need(tokens.find());
         return tokens.group(1);
     }
 
-    private void value(String path, String first) {
-        boolean object = first.equals("{");
-        if (!object && !first.equals("[")) {
-            need(!"}],:".contains(first));
-            if (!first.equals("null")) {
-                values.put(path, string(first));
+    private void value(String path, String token) {
+        boolean object = token.equals("{");
+        if (object || token.equals("[")) {
+            int n = 0;
+            for (String next = next(); !next.equals(object ? "}" : "]"); next = next()) {
+                if (n > 0) {
+                    need(next.equals(","));
+                    next = next();
+                }
+                String name = String.valueOf(n++);
+                if (object) {
+                    name = string(next);
+                    need(next().equals(":"));
+                    next = next();
+                }
+                value(path.isEmpty() ? name : path + "." + name, next);
             }
-            return;
+            token = n > 0 ? "null" : "";
+        } else {
+            need(!"}],:".contains(token));
         }
-        String end = object ? "}" : "]";
-        String token = next();
-        if (token.equals(end)) {
-            values.put(path, "");
-            return;
-        }
-        for (int n = 0;; n++, token = next()) {
-            String name = object ? string(token) : String.valueOf(n);
-            if (object) {
-                need(next().equals(":"));
-                token = next();
-            }
-            value(path.isEmpty() ? name : path + "." + name, token);
-            token = next();
-            if (token.equals(end)) {
-                return;
-            }
-            need(token.equals(","));
+        if (!token.equals("null")) {
+            values.put(path, string(token));
         }
     }
 

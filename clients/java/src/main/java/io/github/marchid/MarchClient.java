@@ -16,7 +16,12 @@ import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.locks.LockSupport;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
@@ -33,17 +38,25 @@ import javax.net.ssl.TrustManagerFactory;
  */
 public final class MarchClient implements AutoCloseable {
     static final long MOST = 1_000_000_000; // IDs of a lease
+    private static final long LOOK = SECOND / 10; // between two looks at the tags in use
     private static final Pattern NAME = Pattern.compile("[a-z0-9][a-z0-9._-]{0,62}");
 
     final Builder options;
     final Rooms rooms;
     final long began = now();
     final Map<String, Tag> tags = new ConcurrentHashMap<>();
+    final Set<Tag> used = ConcurrentHashMap.newKeySet(); // those to look after
+    final ExecutorService threads = Executors.newCachedThreadPool(work -> {
+        Thread thread = new Thread(work, "march");
+        thread.setDaemon(true);
+        return thread;
+    });
     volatile Part newest = new Part(0, 0, 0, 0); // the own room's part of the newest layout that an answer named
 
     private MarchClient(Builder options, SSLContext tls) {
         this.options = options;
         rooms = new Rooms(options.addresses, options.fallback, options.timeout, options.tokenFile, tls);
+        threads.execute(this::look);
     }
 
     /** Returns a builder of a client of one room. Addresses are URLs of the room's instances, http://HOST:PORT. */
@@ -53,36 +66,39 @@ public final class MarchClient implements AutoCloseable {
 
     /** Returns an ID of a tag. It waits only while none is held, for some seconds at most. */
     public long next(String tag) {
-        Tag known = tags.get(tag);
-        return (known != null ? known : find(tag, false)).next();
+        return tag(tag).next();
     }
 
-    /** Returns a handle to a tag, which is kept until close. It asks no room. */
+    /** Returns a handle to a tag. It asks no room. */
     public Tag tag(String name) {
         Tag known = tags.get(name);
-        return known != null && known.kept ? known : find(name, true);
-    }
-
-    private Tag find(String name, boolean keep) {
-        if (!NAME.matcher(name).matches()) {
+        if (known == null && !NAME.matcher(name).matches()) {
             throw new MarchException(Kind.INVALID, "tag: \"" + name.substring(0, Math.min(name.length(), 64))
-                + "\"; allowed: " + NAME);
+                + "\"; allowed: " + NAME, null);
+        } else if (known == null) {
+            known = tags.computeIfAbsent(name, n -> new Tag(this, n));
+            used.add(known);
         }
-        return tags.compute(name, (n, known) -> {
-            Tag tag = known == null ? new Tag(this, n) : known;
-            tag.kept |= keep;
-            return tag;
-        });
+        return known;
     }
 
     /** Drops all IDs that are held. Calls that wait end, those that ask a room as soon as it has answered. */
     @Override
     public void close() {
         rooms.closed = true;
-        for (Tag tag : tags.values()) {
-            synchronized (tag) {
-                tag.drop(s -> true);
-                tag.notifyAll();
+        used.forEach(Tag::close);
+        threads.shutdown();
+    }
+
+    /** Looks after the tags in use. */
+    private void look() {
+        for (; !rooms.closed; LockSupport.parkNanos(LOOK)) {
+            for (Tag tag : used) {
+                try {
+                    tag.tend();
+                } catch (OutOfMemoryError | RejectedExecutionException e) {
+                    continue; // no thread can start now, or any more: callers lease what they need
+                }
             }
         }
     }
@@ -91,11 +107,6 @@ public final class MarchClient implements AutoCloseable {
     synchronized boolean heard(Part part) {
         newest = part.version() > newest.version() ? part : newest;
         return part.version() == newest.version();
-    }
-
-    /** Forgets a tag that has no handle. */
-    void forget(Tag tag) {
-        tags.computeIfPresent(tag.name(), (n, known) -> known == tag && !tag.kept ? null : known);
     }
 
     /** The options of a client. */
@@ -161,12 +172,12 @@ public final class MarchClient implements AutoCloseable {
         public MarchClient build() {
             if (minStep < 1 || minStep > maxStep || maxStep > MOST || reserve < 1 || timeout.toNanos() <= 0) {
                 throw new MarchException(Kind.INVALID, "allowed: steps of 1 to " + MOST
-                    + ", a reserve of 1 s or more, a timeout above 0 s");
+                    + ", a reserve of 1 s or more, a timeout above 0 s", null);
             }
             try {
                 return new MarchClient(this, tls == null && ca != null ? trusting(ca) : tls);
             } catch (IOException | GeneralSecurityException e) {
-                throw new MarchException(Kind.INVALID, "ca: " + e, SECOND, 0, false, e);
+                throw new MarchException(Kind.INVALID, "ca: " + e, e);
             }
         }
 

@@ -41,15 +41,15 @@ public final class MarchException extends RuntimeException {
                     return kind;
                 }
             }
-            boolean none = reason == null || reason.isEmpty(); // a proxy's error, or HTTP's own
-            return switch (status) {
-                case 400 -> none ? INVALID : INTERNAL;
-                case 401 -> none ? UNAUTHENTICATED : INTERNAL;
-                case 403 -> none ? DENIED : INTERNAL;
+            Kind kind = switch (status) { // a proxy's error, or HTTP's own
+                case 400 -> INVALID;
+                case 401 -> UNAUTHENTICATED;
+                case 403 -> DENIED;
                 case 429 -> TOO_MANY;
                 case 408, 499, 502, 503, 504 -> UNAVAILABLE;
                 default -> INTERNAL;
             };
+            return reason == null || reason.isEmpty() || ELSEWHERE.contains(kind) ? kind : INTERNAL;
         }
     }
 
@@ -57,25 +57,13 @@ public final class MarchException extends RuntimeException {
     static final List<Kind> ELSEWHERE = List.of(Kind.UNAVAILABLE, Kind.TOO_MANY, Kind.WENT_BACK, Kind.NO_RANGE);
 
     private final Kind kind;
-    private final long retryAfter; // ns
-    private final long limit;
-    private final boolean noWindow;
+    long retryAfter = 1_000_000_000; // ns
+    long limit;
+    boolean noWindow; // no worker is free for a time-ordered tag: rooms still issue its IDs
 
-    MarchException(Kind kind, String message, long retryAfter, long limit, boolean noWindow, Throwable cause) {
+    MarchException(Kind kind, String message, Throwable cause) {
         super(message, cause);
         this.kind = kind;
-        this.retryAfter = retryAfter;
-        this.limit = limit;
-        this.noWindow = noWindow;
-    }
-
-    MarchException(Kind kind, String message) {
-        this(kind, message, 1_000_000_000, 0, false, null);
-    }
-
-    /** The error for a caller, with the caller's stack. */
-    MarchException again() {
-        return new MarchException(kind, getMessage(), retryAfter, limit, noWindow, this);
     }
 
     /** The kind. */
@@ -98,12 +86,16 @@ public final class MarchException extends RuntimeException {
         return limit;
     }
 
-    /** Whether no worker is free for a time-ordered tag: rooms still issue its IDs. */
-    boolean noWindow() {
-        return noWindow;
-    }
-
     boolean elsewhere() {
         return noWindow || temporary();
+    }
+
+    /** This error, with another message. */
+    MarchException again(String message) {
+        MarchException e = new MarchException(kind, message, this); // which has the caller's stack
+        e.retryAfter = retryAfter;
+        e.limit = limit;
+        e.noWindow = noWindow;
+        return e;
     }
 }

@@ -24,8 +24,6 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import java.util.concurrent.atomic.AtomicLong;
-import java.util.concurrent.locks.LockSupport;
 import java.util.function.Function;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
@@ -47,7 +45,6 @@ final class Rooms {
 
     final Map<String, Long> failed = Collections.synchronizedMap(new LinkedHashMap<>()); // when each address did last
     final List<String> fallback;
-    final long longest; // that a call takes at most
     volatile boolean closed;
     private final HttpClient http;
     private final Duration timeout;
@@ -58,14 +55,14 @@ final class Rooms {
         Collections.shuffle(all); // so that clients spread over the instances of a room
         all.addAll(fallback);
         if (addresses.isEmpty() || !all.stream().allMatch(Rooms::fits)) {
-            throw new MarchException(Kind.INVALID, "addresses: " + all + "; allowed: 1 or more http[s]://HOST:PORT");
+            throw new MarchException(Kind.INVALID, "addresses: " + all + "; allowed: 1 or more http[s]://HOST:PORT",
+                null);
         }
         all.forEach(url -> failed.put(url, -AVOID));
         HttpClient.Builder builder = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1)
             .connectTimeout(timeout).proxy(HttpClient.Builder.NO_PROXY);
         http = (tls == null ? builder : builder.sslContext(tls)).build();
         this.fallback = fallback;
-        longest = PATIENCE + (TRIES + 1) * timeout.toNanos();
         this.timeout = timeout;
         this.tokenFile = tokenFile;
     }
@@ -76,7 +73,7 @@ final class Rooms {
      */
     <T> Answer<T> ask(String path, String body, long patience, Function<Map<String, String>, T> read) {
         long giveUp = now() + patience;
-        for (long pause = SECOND / 50; !closed; pause = Math.min(2 * pause, SECOND / 2)) {
+        for (long pause = SECOND / 50;; pause = Math.min(2 * pause, SECOND / 2)) {
             long began = now();
             // Those that failed just now are asked last, and other rooms after the own; of each the last to fail.
             Map<String, Long> at = Map.copyOf(failed);
@@ -88,10 +85,13 @@ final class Rooms {
                 try {
                     return new Answer<>(call(url, path, body, read), url, sent);
                 } catch (MarchException e) {
-                    if (!e.elsewhere() || Thread.currentThread().isInterrupted()) { // which is no failure of a room
+                    if (Thread.currentThread().isInterrupted()) { // which is no failure of a room
                         throw e;
-                    } else if (!e.noWindow()) {
+                    } else if (!e.noWindow && (e.temporary() || e.kind() == Kind.INTERNAL)) {
                         failed.put(url, now());
+                    }
+                    if (!e.elsewhere()) {
+                        throw e;
                     }
                     failures.add(e);
                 }
@@ -101,22 +101,22 @@ final class Rooms {
             }
             MarchException e = together(failures);
             long wait = e.kind() == Kind.UNAVAILABLE ? (long) (pause * ThreadLocalRandom.current().nextDouble(0.5, 1))
-                : e.retryAfter().toNanos();
-            if (!e.temporary() || e.noWindow() || now() + wait >= giveUp) {
+                : e.retryAfter;
+            if (!e.temporary() || e.noWindow || now() + wait >= giveUp) {
                 throw e;
             }
-            LockSupport.parkNanos(wait);
+            pause(wait);
         }
-        throw new MarchException(Kind.CLOSED, "the client was closed");
     }
 
     /** The error of a call after the failures of several instances. */
     static MarchException together(List<MarchException> failures) {
         MarchException first = Collections.min(failures, Comparator.comparingInt(
             e -> ELSEWHERE.contains(e.kind()) ? ELSEWHERE.indexOf(e.kind()) : ELSEWHERE.size()));
-        return new MarchException(first.kind(),
-            failures.stream().map(Throwable::getMessage).collect(Collectors.joining("; ")),
-            first.retryAfter().toNanos(), 0, failures.stream().anyMatch(MarchException::noWindow), first);
+        MarchException all =
+            first.again(failures.stream().map(Throwable::getMessage).collect(Collectors.joining("; ")));
+        all.noWindow = failures.stream().anyMatch(e -> e.noWindow);
+        return all;
     }
 
     private static boolean fits(String address) {
@@ -133,8 +133,10 @@ final class Rooms {
         try {
             HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url.replaceAll("/$", "") + path))
                 .header("Content-Type", "application/json");
-            if (tokenFile != null && !SAFE.matcher(url).matches()) {
-                throw new MarchException(Kind.UNAUTHENTICATED, name + ": no TLS, so the token is not sent");
+            if (closed) {
+                throw new MarchException(Kind.CLOSED, "the client was closed", null);
+            } else if (tokenFile != null && !SAFE.matcher(url).matches()) {
+                throw new MarchException(Kind.UNAUTHENTICATED, name + ": no TLS, so the token is not sent", null);
             } else if (tokenFile != null) {
                 request.header("Authorization", "Bearer " + token());
             }
@@ -148,13 +150,25 @@ final class Rooms {
             }
             return read.apply(Json.parse(answer.body()));
         } catch (ExecutionException | TimeoutException e) {
-            throw new MarchException(Kind.UNAVAILABLE, name + ": " + e, SECOND, 0, false, e);
+            throw new MarchException(Kind.UNAVAILABLE, name + ": " + e, e);
         } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new MarchException(Kind.UNAVAILABLE, "interrupted", SECOND, 0, false, e);
+            throw interrupted(e);
         } catch (IllegalArgumentException | ArithmeticException | NullPointerException e) {
-            throw new MarchException(Kind.INTERNAL, name + ": its answer makes no sense", SECOND, 0, false, e);
+            throw new MarchException(Kind.INTERNAL, name + ": its answer makes no sense", e);
         }
+    }
+
+    static void pause(long nanos) {
+        try {
+            TimeUnit.NANOSECONDS.sleep(nanos);
+        } catch (InterruptedException e) {
+            throw interrupted(e);
+        }
+    }
+
+    static MarchException interrupted(InterruptedException e) {
+        Thread.currentThread().interrupt();
+        return new MarchException(Kind.UNAVAILABLE, "interrupted", e);
     }
 
     private String token() {
@@ -164,9 +178,9 @@ final class Rooms {
                 return token;
             }
         } catch (IOException e) {
-            throw new MarchException(Kind.UNAUTHENTICATED, tokenFile + ": " + e, SECOND, 0, false, e);
+            throw new MarchException(Kind.UNAUTHENTICATED, tokenFile + ": " + e, e);
         }
-        throw new MarchException(Kind.UNAUTHENTICATED, tokenFile + ": no token of one word");
+        throw new MarchException(Kind.UNAUTHENTICATED, tokenFile + ": no token of one word", null);
     }
 
     /** Waits for a whole answer: a request's own timeout ends at the headers (JDK-8258397). */
@@ -190,20 +204,37 @@ final class Rooms {
         }
         long after = retryAfter.matches("\\d{1,9}") ? Math.max(1, Long.parseLong(retryAfter)) : 1;
         String message = answer.getOrDefault("message", "");
-        return new MarchException(Kind.of(answer.get("reason"), status),
-            name + ": " + (message.isEmpty() ? "HTTP status " + status : message), Math.min(after, MOST_WAIT) * SECOND,
-            limit, "none".equals(answer.get("metadata.window")), null);
+        MarchException e = new MarchException(Kind.of(answer.get("reason"), status),
+            name + ": " + (message.isEmpty() ? "HTTP status " + status : message), null);
+        e.retryAfter = Math.min(after, MOST_WAIT) * SECOND;
+        e.limit = limit;
+        e.noWindow = "none".equals(answer.get("metadata.window"));
+        return e;
     }
 
-    private static final long ORIGIN = System.nanoTime();
-    private static final long WALL = System.currentTimeMillis();
-    private static final AtomicLong SKEW = new AtomicLong();
+    /** Two clocks, and what to add to the first: how long the machine was suspended, less the origin. All in ns. */
+    private record Clocks(long steady, long wall, long more) {}
 
-    /** The client's clock, in ns. It never goes back. The time of a suspended machine is the wall clock's. */
+    private static volatile Clocks last = new Clocks(System.nanoTime(), wall(), -System.nanoTime());
+
+    private static long wall() {
+        return System.currentTimeMillis() * 1_000_000;
+    }
+
+    /**
+     * The client's clock, in ns. It never goes back. The time of a suspended machine is the wall clock's, where that
+     * has gone on by a second more than the other.
+     */
     static long now() {
-        long at = System.nanoTime() - ORIGIN;
-        long skew = (System.currentTimeMillis() - WALL) * 1_000_000 - at;
-        long most = SKEW.get();
-        return at + (skew > most ? SKEW.accumulateAndGet(skew, Math::max) : most);
+        Clocks then = last;
+        long steady = System.nanoTime();
+        long more = wall() - then.wall - (steady - then.steady);
+        if (Math.abs(more) < SECOND) {
+            return steady + then.more;
+        }
+        synchronized (Rooms.class) {
+            last = last == then ? new Clocks(steady, wall(), then.more + Math.max(more, 0)) : last;
+        }
+        return now();
     }
 }

@@ -12,22 +12,19 @@ import io.github.marchid.Segment.Part;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.EnumSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.UUID;
 import java.util.function.Function;
 import java.util.function.Predicate;
 
 /** Issues the IDs of one tag. All methods are safe for concurrent use. */
 public final class Tag {
-    private static final long BATCH = 100_000; // IDs of a request at most
-    private static final long LOOK = SECOND / 10; // between two looks at a tag in use
+    private static final long BATCH = 1000; // time-ordered IDs that a room issues at once
     private static final long FAST = 1000; // ns; at more IDs than one in that, the end is checked at one of 64
     private static final long AHEAD = 10_000; // ms by which the clock may be ahead of a room's
-    private static final long SEEK = 10 * SECOND; // until a client asks for a worker again where none was free
-    private static final Set<Kind> GONE = EnumSet.of(Kind.NOT_FOUND, Kind.INVALID, Kind.DENIED);
+    private static final long SEEK = 10 * SECOND; // until the next try without a free worker, or of what lags behind
+    private static final long UNKNOWN = 60 * SECOND; // for which a name is in use of which a room has leased nothing
 
     private final String name;
     private final MarchClient client;
@@ -36,25 +33,21 @@ public final class Tag {
 
     private volatile Segment head = Segment.NONE; // of which next takes
     private long unchecked; // see Segment.take; read after head
-    volatile boolean kept; // the program has a handle
-    private volatile boolean timed; // the tag is time-ordered
     // All below is guarded by this.
     private final List<Segment> segments = new ArrayList<>(); // the head first
+    private boolean timed; // the tag is time-ordered
     private Window window; // the last one
-    private boolean known; // whether a room has leased anything
-    private boolean working;
-    private long wanted; // IDs for which a caller waits
-    private long target;
-    private long ttl; // ns; 0 for no end
+    private long target; // of IDs of a lease
+    private long asked; // IDs of the lease under way, if there is one
+    private long ttl; // of leases, in ns; 0 before the first
     private long leased; // IDs, but for those that were dropped
     private long looked; // how many were issued at the last look,
     private long lookedAt = now();
-    private long used = now();
+    long used = now();
     private long pacedIssued; // when the target was computed
     private long pacedAt = now();
-    private MarchException failed; // why the last lease did
+    private volatile MarchException failed; // why the last lease did
     private long retryAt;
-    private long replaceAt; // when to replace what is old
 
     Tag(MarchClient client, String name) {
         this.client = client;
@@ -78,18 +71,14 @@ public final class Tag {
     /** Returns n IDs, 1 to 1,000,000,000, as runs. */
     public List<Run> nextN(long n) {
         if (n < 1 || n > MOST) {
-            throw new MarchException(Kind.INVALID, "count: " + n + "; allowed: 1 to " + MOST);
+            throw new MarchException(Kind.INVALID, "count: " + n + "; allowed: 1 to " + MOST, null);
         }
         List<Run> runs = new ArrayList<>();
-        synchronized (this) {
-            do {
-                await(n);
-            } while (!timed && !take(n, runs)); // others took some
-            if (need(now()) > 0) {
-                wake();
-            }
+        await(n, runs);
+        for (long left = n - Run.count(runs); left > 0; left = n - Run.count(runs)) {
+            runs.addAll(nextTimed(left));
         }
-        return runs.isEmpty() ? nextTimed(n) : runs;
+        return runs;
     }
 
     /** Takes n IDs, or none if calls of next(), which take of the head alone, were faster. */
@@ -111,44 +100,31 @@ public final class Tag {
         return true;
     }
 
-    /** Returns n IDs of a time-ordered tag: of its worker's window, or else of a room. */
+    /** Returns some of n IDs of a time-ordered tag: of its worker's window, or else of a room. */
     private List<Run> nextTimed(long n) {
-        List<Run> runs = new ArrayList<>();
-        for (long most = BATCH; n > 0;) {
-            long at;
-            Run run;
-            synchronized (this) {
-                await(0);
-                at = System.currentTimeMillis(); // after the one of each ID before
-                run = window != null && now() < window.until ? window.take(n, at) : null;
-            }
-            if (run != null && run.count() == 0) {
-                pause(window.left(at) * 1_000_000); // the tick is full
-            } else if (run != null) {
-                runs.add(run);
-                n -= run.count();
-            } else {
-                long some = Math.min(n, most);
-                try {
-                    runs.addAll(rooms.ask(path + "/next", "{\"count\":\"" + some + "\"}", PATIENCE,
-                        answer -> Run.of(answer, some)).body());
-                    n -= some;
-                } catch (MarchException e) {
-                    most = some / 2; // more than one worker has in a second
-                    if (e.kind() != Kind.INVALID || most == 0) {
-                        throw e;
-                    }
-                }
-            }
+        long at;
+        Run run;
+        synchronized (this) {
+            has(0, null);
+            at = System.currentTimeMillis(); // after the one of each ID before
+            run = window != null && now() < window.until ? window.take(n, at) : null;
         }
-        return runs;
+        if (run == null) {
+            long some = Math.min(n, BATCH);
+            return rooms.ask(path + "/next", "{\"count\":\"" + some + "\"}", PATIENCE, a -> Run.of(a, some)).body();
+        } else if (run.count() == 0) { // the tick is full
+            Rooms.pause(window.left(at) * 1_000_000);
+            return List.of();
+        }
+        return List.of(run);
     }
 
     /** Returns an ID as a text, by the tag's format, of a room. */
     public Text nextText() {
         return rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", PATIENCE, answer -> {
             if (!answer.containsKey("texts.0")) {
-                throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts");
+                throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts",
+                    null);
             }
             String id = answer.containsKey("runs") ? "0" : answer.get("runs.0.first");
             return new Text(answer.get("texts.0"), Long.parseLong(id));
@@ -162,52 +138,90 @@ public final class Tag {
     }
 
     /** Returns when IDs are held. */
-    public synchronized void warm() {
-        await(1);
+    public void warm() {
+        await(1, null);
     }
 
     /** Returns how many IDs are held. */
     public synchronized long held() {
         drop(s -> false);
+        return count();
+    }
+
+    /** Drops all. */
+    synchronized void close() {
+        drop(s -> true);
+        notifyAll();
+    }
+
+    /** Drops what has ended, and has IDs leased ahead while the tag is in use. It never waits for a room. */
+    synchronized void tend() {
+        drop(s -> false);
+        long at = now();
+        long issued = leased - count();
+        boolean fast = issued - looked > (at - lookedAt) / FAST;
+        used = issued != looked ? at : used;
+        looked = issued;
+        lookedAt = at;
+        unchecked = fast && head.until > at + SECOND ? 63 : 0; // the next look is long before the end
+        if (at - used < (ttl > 0 ? ttl : UNKNOWN)) {
+            boolean needs = timed ? window == null || old(window.part, window.due)
+                : count() < target || segments.stream().anyMatch(this::old);
+            if (ttl > 0 && at >= retryAt && asked == 0 && needs) {
+                client.threads.execute(this::lease);
+                asked = target;
+            }
+        } else if (count() == 0) {
+            timed = false; // the next call leases, and has the tag looked after again
+            failed = null;
+            client.used.remove(this);
+            client.tags.remove(name, this);
+        }
+    }
+
+    /** Takes n IDs, unless runs is null, as soon as they are held. Of a time-ordered tag a room issues, too. */
+    private void await(long n, List<Run> runs) {
+        while (!has(n, runs)) {
+            lease();
+        }
+    }
+
+    /** Takes n IDs if they are held, after the lease that is under way; or is false: then the caller is to lease. */
+    private synchronized boolean has(long n, List<Run> runs) {
+        while (!rooms.closed) {
+            used = now();
+            drop(s -> false);
+            long missing = n - count();
+            if (timed || missing <= 0) {
+                if (timed || runs == null || take(n, runs)) {
+                    return true;
+                } // or else others took some
+            } else if (asked > 0) {
+                pause();
+            } else if (failed != null && used < retryAt) {
+                throw failed.again(failed.getMessage());
+            } else {
+                asked = Math.min(Math.max(missing, target), MOST);
+                return false;
+            }
+        }
+        throw new MarchException(Kind.CLOSED, "the client was closed", null);
+    }
+
+    private void pause() {
+        try {
+            wait();
+        } catch (InterruptedException e) {
+            throw Rooms.interrupted(e);
+        }
+    }
+
+    private long count() {
         return segments.stream().mapToLong(Segment::count).sum();
     }
 
-    /** Waits until n IDs are held, or the tag is time-ordered: without a window a room issues. */
-    private synchronized void await(long n) {
-        for (long giveUp = now() + (failed == null ? rooms.longest : PATIENCE);;) {
-            long at = now();
-            used = at;
-            long missing = n - held();
-            if (rooms.closed) {
-                throw new MarchException(Kind.CLOSED, "the client was closed");
-            } else if (timed || missing <= 0) {
-                return;
-            } else if (failed != null && at < retryAt) {
-                throw failed.again();
-            } else if (at >= giveUp) {
-                throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": too few IDs are leased in time");
-            }
-            if (missing > wanted) { // or else callers would wake each other
-                wanted = missing;
-                wake();
-            }
-            if (wanted > 0) { // or else no thread could start
-                pause(giveUp - at);
-            }
-        }
-    }
-
-    private synchronized void pause(long nanos) {
-        try {
-            wait(Math.max(nanos / 1_000_000, 1));
-        } catch (InterruptedException e) {
-            Thread.currentThread().interrupt();
-            throw new MarchException(Kind.UNAVAILABLE, "interrupted", SECOND, 0, false, e);
-        }
-    }
-
     /** Drops segments that have ended, or that something else ends, at once. */
-    synchronized void drop(Predicate<Segment> ends) {
+    private void drop(Predicate<Segment> ends) {
         long at = now();
         segments.removeIf(s -> {
             if (s.count() > 0 && s.until > at && !ends.test(s)) {
@@ -233,123 +247,69 @@ public final class Tag {
         return old(s.part, s.due);
     }
 
-    /** Returns how many IDs to lease now. Of a window it is any number. */
-    private synchronized long need(long at) {
-        if (at < retryAt || !known && wanted == 0) {
-            return 0;
-        }
-        long held = held();
-        long ahead = held < target ? target : 0;
-        if (timed) {
-            ahead = window == null || old(window.part, window.due) ? 1 : 0;
-        } else if (at >= replaceAt && segments.stream().anyMatch(this::old)) {
-            ahead = Math.max(target, Math.min(held, 2 * target));
-        }
-        return Math.min(Math.max(wanted, ahead), MOST);
-    }
-
-    /** Has the worker lease. */
-    private synchronized void wake() {
+    /** Leases the IDs asked for, or a window, or notes why not. While leases fail each is one try. */
+    private void lease() {
         try {
-            if (!working) {
-                Thread worker = new Thread(this::work, "march-" + name);
-                worker.setDaemon(true);
-                worker.start();
-                working = true;
+            String nonce = UUID.randomUUID().toString();
+            long patience = failed != null && failed.temporary() ? 0 : PATIENCE;
+            accept(rooms.ask(path + "/lease", request(nonce), patience, Function.identity()), nonce);
+        } catch (MarchException e) {
+            if (Thread.currentThread().isInterrupted()) { // which is no failure for other callers
+                throw e;
             }
-        } catch (OutOfMemoryError e) { // no thread can start now
-            fail(new MarchException(Kind.UNAVAILABLE, "tag " + name + ": " + e.getMessage()));
-        }
-        notifyAll();
-    }
-
-    /** Leases ahead, while the tag is in use. */
-    private void work() {
-        try {
-            for (long n = look(); n > 0; n = look()) {
-                lease(n);
-            }
-        } catch (RuntimeException | Error e) { // no memory, say: the next call starts another one
+            fail(e);
+        } catch (RuntimeException | Error e) { // whatever it is, callers go on
+            fail(new MarchException(Kind.INTERNAL, "tag " + name + ": an answer makes no sense", e));
+        } finally {
             synchronized (this) {
-                fail(new MarchException(Kind.INTERNAL, "tag " + name + ": " + e));
-                working = false;
+                asked = 0;
                 notifyAll();
             }
         }
     }
 
-    /** Waits until IDs are to be leased, and returns how many; 0 if the tag is not in use. */
-    private synchronized long look() {
-        for (;;) {
-            long at = now();
-            long issued = leased - held();
-            used = issued != looked ? at : used;
-            boolean ending = head.until < at + SECOND; // before the next look, or soon after it
-            unchecked = issued - looked > (at - lookedAt) / FAST && !ending ? 63 : 0;
-            looked = issued;
-            lookedAt = at;
-            working = !rooms.closed && (wanted > 0 || known && (ttl == 0 || at - used < ttl));
-            long n = working ? need(at) : 0;
-            if (n > 0 || !working) {
-                unchecked = 0; // until the next look, which a lease may hold up
-                return n;
-            }
-            pause(at - used < SECOND ? LOOK : SECOND);
-        }
-    }
-
-    /** Leases n IDs, or a window, or notes why not. While leases fail each is one try. */
-    private void lease(long n) {
-        String nonce = UUID.randomUUID().toString();
+    private synchronized String request(String nonce) {
         String held = window == null ? ""
             : ",\"held\":{\"worker\":\"" + window.worker + "\",\"nonce\":\"" + window.nonce + "\"}";
-        String body = "{\"count\":\"" + n + "\",\"window\":{\"nonce\":\"" + nonce + "\",\"age\":\""
+        return "{\"count\":\"" + asked + "\",\"window\":{\"nonce\":\"" + nonce + "\",\"age\":\""
             + (now() - client.began) / SECOND + "s\"" + held + "}}";
-        long patience = failed != null && failed.temporary() ? 0 : PATIENCE;
-        try {
-            accept(rooms.ask(path + "/lease", body, patience, Function.identity()), n, nonce);
-        } catch (MarchException e) {
-            fail(e);
-        } catch (RuntimeException | Error e) { // whatever it is, callers and the worker go on
-            fail(new MarchException(Kind.INTERNAL, "tag " + name + ": an answer makes no sense", SECOND, 0, false, e));
-        }
-        synchronized (this) {
-            notifyAll();
-        }
     }
 
     private synchronized void fail(MarchException e) {
         failed = e;
-        wanted = 0;
-        retryAt = now() + (e.noWindow() ? SEEK : e.kind() == Kind.UNAVAILABLE ? SECOND / 2 : e.retryAfter().toNanos());
-        timed |= e.noWindow();
-        known |= e.noWindow();
-        if (e.limit() > 0) {
-            segments.forEach(s -> s.cut(e.limit()));
+        retryAt = now() + (e.noWindow ? SEEK : e.kind() == Kind.UNAVAILABLE ? SECOND / 2 : e.retryAfter);
+        if (e.noWindow) {
+            timed = true;
+            ttl = ttl > 0 ? ttl : UNKNOWN;
+            client.used.add(this);
         }
-        if (!known && GONE.contains(e.kind())) {
-            client.forget(this); // so that names of no tag do not fill the memory
+        if (e.limit > 0) {
+            segments.forEach(s -> s.cut(e.limit));
         }
     }
 
     /** Adds what an answer leases. Its error says why it cannot. */
-    private synchronized void accept(Answer<Map<String, String>> answer, long asked, String nonce) {
+    private synchronized void accept(Answer<Map<String, String>> answer, String nonce) {
         Map<String, String> body = answer.body();
         long at = now();
-        if (rooms.closed) {
+        client.used.add(this);
+        if (rooms.closed) { // looked at last: close drops what those tags hold that it finds
             return;
-        } else if (!rooms.fallback.contains(answer.url()) && !client.heard(Part.of(body, "serves"))) {
+        }
+        // An instance may lease under a layout that it does not report yet.
+        if (!rooms.fallback.contains(answer.url())
+            && !(client.heard(Part.of(body, "serves")) | client.heard(Part.of(body, "segment")))) {
             rooms.failed.put(answer.url(), at); // it lags behind, but what it leases is valid
         }
-        known = true;
-        timed = body.containsKey("time.window.worker");
-        if (timed) {
-            Part newest = new Part(client.newest.version(), 0, 0, 0);
-            window = new Window(body, answer.sent(), nonce, newest, window);
+        boolean again = false;
+        boolean windows = body.containsKey("time.window.worker");
+        if (windows) {
+            window = new Window(body, answer.sent(), nonce, new Part(client.newest.version(), 0, 0, 0), window);
             ttl = window.ttl;
             if (System.currentTimeMillis() - (at - answer.sent()) / 1_000_000 - window.there > AHEAD) {
                 window.until = 0; // rooms issue each ID
             }
+            drop(s -> true); // of a counter of this name that is no more
         } else {
             Segment s = new Segment(body, asked, answer.sent(), Window.nanos(body.get("ttl")));
             long limit = number(body, "limit") > 0 ? number(body, "limit") : Long.MAX_VALUE;
@@ -357,29 +317,28 @@ public final class Tag {
             s.cut(limit);
             if (s.until <= at) {
                 throw new MarchException(Kind.UNAVAILABLE,
-                    "room at " + answer.url() + ": its answer took longer than " + body.get("ttl"));
+                    "room at " + answer.url() + ": its answer took longer than " + body.get("ttl"), null);
             } else if (s.count() == 0) {
-                throw new MarchException(Kind.EXHAUSTED, "tag " + name + ": no ID is left below its limit");
+                throw new MarchException(Kind.EXHAUSTED, "tag " + name + ": no ID is left below its limit", null);
             }
-            boolean again = old(s);
+            again = old(s);
             if (!again) {
                 drop(this::old);
             }
             pace(at);
-            ttl = s.ttl;
+            ttl = s.ttl > 0 ? s.ttl : Long.MAX_VALUE;
             leased += s.count();
             segments.add(s);
-            // While rooms lag behind, what they lease is replaced after growing pauses. Callers' needs do not wait.
-            replaceAt = again ? at + (SECOND / 2 << Math.min(segments.stream().filter(this::old).count(), 7)) : 0;
+            drop(each -> false); // so that next finds it
         }
+        timed = windows;
         failed = null;
-        wanted = 0;
-        retryAt = 0;
+        retryAt = again ? at + SEEK : 0;
     }
 
     /** Sets the target by the rate since it was last set. */
     private void pace(long at) {
-        long issued = leased - held();
+        long issued = leased - count();
         long taken = issued - pacedIssued;
         long took = at - pacedAt;
         if (taken >= target / 8 || took >= 10 * SECOND) { // enough to tell the rate

@@ -4,6 +4,7 @@ import static io.github.marchid.Json.number;
 
 import io.github.marchid.Segment.Part;
 import java.math.BigDecimal;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ThreadLocalRandom;
 
@@ -27,6 +28,7 @@ final class Window {
     private final String policy;
     private final long carryTo;
     private final long randomBelow;
+    private final List<Object> layout;
     private long tick = -1; // of the last ID,
     private long last; // and its sequence
 
@@ -51,7 +53,11 @@ final class Window {
         long below = number(answer, "time.tag.randomBelow");
         carryTo = carry > 0 ? carry : Math.max((1L << sequence) / 2 - 1, 1);
         randomBelow = Math.min(below > 0 ? below : 100, 1L << sequence);
-        if (before != null) {
+        if (from >= to || worker < 0 || worker >> workerBits != 0) {
+            throw new ArithmeticException("worker " + worker + " from " + from + " until " + to + " ms");
+        }
+        layout = List.of(time, workerBits, sequence, workerLast, unit, epoch);
+        if (before != null && before.layout.equals(layout)) { // or else the tag was made anew
             tick = before.tick;
             last = before.last;
         }

@@ -9,6 +9,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Locale;
@@ -111,6 +112,7 @@ public final class RoomTest {
         run(only, "slow", RoomTest::slow);
         run(only, "worker", RoomTest::worker);
         run(only, "idle", RoomTest::idle);
+        run(only, "anew", RoomTest::anew);
         run(only, "nextN", RoomTest::nextN);
         run(only, "threads", RoomTest::threads);
         run(only, "locale", RoomTest::locale);
@@ -138,7 +140,7 @@ public final class RoomTest {
         }
     }
 
-    /** A tag with a handle is kept, even if it is made only later; the end of its leases and close are its own, too. */
+    /** A handle goes on though its name was forgotten; the end of its leases and close are its own, too. */
     private static void handle(Room room) throws Exception {
         room.answers = (x, body) -> room.refuse(x, 404, "not_found");
         room.ttl = "1s";
@@ -146,8 +148,12 @@ public final class RoomTest {
         Tag tag = ids.tag("late");
         is(Kind.NOT_FOUND, kind(tag::next));
         is(Kind.NOT_FOUND, kind(() -> ids.next("short")));
-        is(Set.of("late"), ids.tags.keySet());
         is(true, tag == ids.tag("late"));
+        synchronized (tag) {
+            tag.used -= 61_000_000_000L;
+        }
+        await("the name is forgotten", () -> !ids.tags.containsKey("late"));
+        is(true, ids.tags.containsKey("short"));
         room.answers = room::lease;
         await("the tag is found", () -> kind(tag::next) == null);
         int before = room.asked.get();
@@ -160,7 +166,7 @@ public final class RoomTest {
         is(Kind.CLOSED, kind(() -> ids.tag("another").next()));
     }
 
-    /** Names that no tag can have are refused here. Those that a room refuses are forgotten, without a handle. */
+    /** Names that no tag can have are refused here. */
     private static void names(Room room) {
         try (MarchClient ids = room.client()) {
             for (String name : List.of("", "A", "-a", "a/b", "ä", "a b", "a".repeat(64))) {
@@ -172,7 +178,6 @@ public final class RoomTest {
             is(Kind.INVALID, kind(() -> ids.next("a.b_c-d")));
             room.answers = (x, body) -> room.refuse(x, 403, "denied");
             is(Kind.DENIED, kind(() -> ids.next("a".repeat(63))));
-            is(Set.of(), ids.tags.keySet());
         }
     }
 
@@ -182,8 +187,8 @@ public final class RoomTest {
         try (MarchClient ids = room.client()) {
             List<Tag> tags = List.of(ids.tag("a"), ids.tag("b"), ids.tag("c"));
             tags.forEach(Tag::warm);
-            long end = System.nanoTime() + 1_000_000_000; // of the last lease, at the latest
             room.answers = room::hang;
+            long end = System.nanoTime() + 1_000_000_000; // of the last lease, at the latest
             while (System.nanoTime() < end) {
                 Thread.sleep(10);
                 tags.stream().filter(t -> t.held() > 0).forEach(t -> kind(t::next));
@@ -280,12 +285,37 @@ public final class RoomTest {
         }
     }
 
-    /** A tag's thread keeps no process, and ends with what the tag holds: a client that is not closed has none then. */
+    /** A client's threads keep no process, and end with the client. A tag that is not in use is leased no more. */
     private static void idle(Room room) throws Exception {
         room.ttl = "1s";
-        room.client().next("idle");
-        await("the end of the thread", () -> Thread.getAllStackTraces().keySet().stream()
-            .filter(t -> t.getName().equals("march-idle")).peek(t -> is(true, t.isDaemon())).count() == 0);
+        try (MarchClient ids = room.client()) {
+            ids.next("idle");
+            await("the end of the use", () -> ids.used.isEmpty() && ids.tags.isEmpty());
+            ids.next("idle");
+        }
+        await("the end of the threads", () -> Thread.getAllStackTraces().keySet().stream()
+            .filter(t -> t.getName().equals("march")).peek(t -> is(true, t.isDaemon())).count() == 0);
+    }
+
+    /** Of a tag that was made anew, as a time-ordered one, the counter's IDs are dropped. */
+    private static void anew(Room room) {
+        try (MarchClient ids = room.client()) {
+            is(0L, ids.next("event"));
+            room.answers = (x, body) -> {
+                long now = System.currentTimeMillis();
+                Room.say(x, 200, time("\"window\":{\"worker\":\"1\",\"fromMs\":\"1\",\"untilMs\":\"" + (now + 60_000)
+                    + "\",\"nowMs\":\"" + now + "\"}"));
+            };
+            ids.tag("event").nextN(1000);
+            is(true, ids.next("event") > 1000);
+        }
+        Map<String, String> lent = new HashMap<>(Map.of("time.tag.timeBits", "40", "time.tag.workerBits", "12",
+            "time.tag.sequenceBits", "8", "time.tag.unit", "1s", "time.window.untilMs", "9000"));
+        Window before = new Window(lent, 0, "", new Segment.Part(1, 0, 0, 0), null);
+        is(1L, before.take(1, 5000).count());
+        is(true, new Window(lent, 0, "", before.part, before).take(1, 4000) == null);
+        lent.put("time.tag.unit", "2s");
+        is(1L, new Window(lent, 0, "", before.part, before).take(1, 4000).count());
     }
 
     /** Calls of nextN and next at once have all that they ask for. */
@@ -395,27 +425,27 @@ public final class RoomTest {
         is(30L, Rooms.error(429, "", "999999999", "room").retryAfter().toSeconds());
     }
 
-    /** Without a window a room is asked for what one worker has in a second, again after an error that passes. */
+    /** Without a window a room is asked for batches, again after an error that passes. */
     private static void noWindow(Room room) throws Exception {
         AtomicInteger calls = new AtomicInteger();
         room.answers = (x, body) -> {
             long n = room.count(body);
             if (body.contains("nonce")) {
                 Room.say(x, 409, "{\"reason\":\"refused\",\"message\":\"no\",\"metadata\":{\"window\":\"none\"}}");
-            } else if (n > 8) {
+            } else if (n > 1000) {
                 room.refuse(x, 400, "invalid");
             } else if (calls.incrementAndGet() % 2 == 0) {
                 room.refuse(x, 503, "unavailable");
             } else {
-                Room.say(x, 200, "{\"runs\":[{\"first\":\"" + 100 * calls.get() + "\",\"count\":\"" + n + "\"}]}");
+                Room.say(x, 200, "{\"runs\":[{\"first\":\"" + 1000 * calls.get() + "\",\"count\":\"" + n + "\"}]}");
             }
         };
         try (MarchClient ids = room.client()) {
             List<Long> got = new ArrayList<>();
-            ids.tag("event").nextN(20).forEach(run -> run.ids().forEach(got::add));
-            is(20, got.size());
-            is(20, new HashSet<>(got).size());
-            is(7, calls.get()); // of 5 IDs each, every other time in vain
+            ids.tag("event").nextN(3500).forEach(run -> run.ids().forEach(got::add));
+            is(3500, got.size());
+            is(3500, new HashSet<>(got).size());
+            is(7, calls.get()); // of 1000 IDs each, every other time in vain
         }
     }
 
@@ -444,10 +474,11 @@ public final class RoomTest {
 
     /** If one of several instances has no worker, a room issues IDs, whatever the others say. */
     private static void several(Room room) {
-        MarchException none = new MarchException(Kind.REFUSED, "none", 1, 0, true, null);
-        MarchException both = Rooms.together(List.of(none, new MarchException(Kind.UNAVAILABLE, "away")));
+        MarchException none = new MarchException(Kind.REFUSED, "none", null);
+        none.noWindow = true;
+        MarchException both = Rooms.together(List.of(none, new MarchException(Kind.UNAVAILABLE, "away", null)));
         is(Kind.UNAVAILABLE, both.kind());
-        is(true, both.noWindow());
+        is(true, both.noWindow);
     }
 
     /** A token goes to this machine alone where there is no TLS. Addresses that cannot be asked are refused. */

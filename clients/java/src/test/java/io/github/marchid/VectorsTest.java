@@ -54,7 +54,7 @@ public final class VectorsTest {
         }
         for (Map<String, String> v : vectors("together")) {
             List<MarchException> failures = list(v, "failures").stream()
-                .map(kind -> new MarchException(MarchException.Kind.of(kind, 0), "a room")).toList();
+                .map(kind -> new MarchException(MarchException.Kind.of(kind, 0), "a room", null)).toList();
             same(v, v.get("kind"), Rooms.together(failures).kind().name().toLowerCase(Locale.ROOT));
         }
         System.out.println("ok, " + checked + " checks");
