@@ -16,7 +16,8 @@ const SEEK = 10_000; // ms until the next try where no worker was free, or what 
 const UNKNOWN = 60_000; // ms for which a name is in use of which a room has leased nothing
 const NAME = "[a-z0-9][a-z0-9._-]{0,62}";
 
-const countOf = (runs) => runs.reduce((n, run) => n + run.count, 0);
+const NONE = { left: 0 }; // a segment without IDs
+const countOf = (all) => all.reduce((n, { count }) => n + count, 0); // of runs or segments
 const clamp = (n, least, most) => Math.min(Math.max(n, least), most);
 
 /** Client issues unique IDs of any number of tags. index.d.ts has the options. */
@@ -60,10 +61,7 @@ export class Client {
 export class Tag {
   #c;
   #path;
-  #id = 0n; // the next of the IDs at hand,
-  #left = 0; // how many they are,
-  #from; // of which segment,
-  #until = 0; // and until when they may be issued
+  #head = NONE; // the first of the segments, of which tryNext takes
   #segments = [];
   #window; // the last one of a time-ordered tag
   #timed = false;
@@ -91,18 +89,17 @@ export class Tag {
 
   /** tryNext returns an ID if one is at hand, and undefined otherwise: then await next. */
   tryNext() {
-    if (this.#left > 0 && soon() < this.#until) {
-      this.#left--;
-      const id = this.#id;
-      this.#id = id + 1n;
+    const s = this.#head;
+    if (s.left > 0 && soon() < s.until) {
+      s.left--;
+      const id = s.next;
+      s.next = id + 1n;
       return id;
     }
     if (this.#timed) return this.#ofWindow(1)?.[0]?.first;
     this.#drop();
-    const s = this.#segments[0];
-    if (s === undefined) return undefined;
-    ({ first: this.#id, count: this.#left } = s.take(Math.max(Math.floor(this.#target / 8), 1)));
-    [this.#from, this.#until] = [s, s.until];
+    if (this.#head === NONE) return undefined;
+    this.#head.advance();
     return this.tryNext();
   }
 
@@ -119,10 +116,7 @@ export class Tag {
     const runs = [];
     await this.#when(n, () => {
       if (this.#timed) return;
-      if (this.#left > 0) runs.push(new Run(this.#id, Math.min(n, this.#left)));
-      let left = n - (runs[0]?.count ?? 0);
-      this.#id += BigInt(n - left);
-      this.#left -= n - left;
+      let left = n;
       for (const s of this.#segments) {
         for (; left > 0 && s.count > 0; left -= runs.at(-1).count) runs.push(s.take(left));
       }
@@ -170,7 +164,7 @@ export class Tag {
 
   /** held returns how many IDs are held. */
   get held() {
-    return this.#segments.reduce((n, s) => n + s.count, this.#left);
+    return countOf(this.#segments);
   }
 
   _close() {
@@ -208,16 +202,9 @@ export class Tag {
   /** #drop drops segments, at once: those that have ended, or that something else ends. */
   #drop(ends = () => false) {
     const [at, held] = [soon(), this.held];
-    const stays = (s) => s.until > at && !ends(s);
-    if (this.#left > 0 && !stays(this.#from)) this.#left = 0;
-    this.#segments = this.#segments.filter((s) => s.count > 0 && stays(s));
+    this.#segments = this.#segments.filter((s) => s.count > 0 && s.until > at && !ends(s));
+    this.#head = this.#segments[0] ?? NONE;
     this.#leased -= held - this.held;
-  }
-
-  /** #cut drops the IDs from a limit on. */
-  #cut(limit) {
-    this.#left = clamp(Number(limit - this.#id), 0, this.#left);
-    for (const s of this.#segments) s.cut(limit);
   }
 
   /** #old reports whether to replace what is held: it ends soon, or the room gave up a part of its range. */
@@ -228,8 +215,7 @@ export class Tag {
   /** #needy reports whether to lease now, if rooms can. */
   get #needy() {
     if (this.#timed) return !this.#window || this.#old(this.#window);
-    return this.held < this.#target || this.#left > 0 && this.#old(this.#from) ||
-      this.#segments.some((s) => this.#old(s));
+    return this.held < this.#target || this.#segments.some((s) => this.#old(s));
   }
 
   /** #lease begins to lease n IDs or more, or a window, if no lease is under way. While leases fail each is one try. */
@@ -246,7 +232,7 @@ export class Tag {
     this.#failed = error;
     this.#retryAt = now() + (error.noWindow ? SEEK : error.kind === "unavailable" ? 500 : error.retryAfter);
     if (error.noWindow) [this.#timed, this.#ttl] = [true, this.#ttl || 6 * SEEK];
-    if (error.limit > 0n) this.#cut(error.limit);
+    if (error.limit > 0n) for (const s of this.#segments) s.cut(error.limit);
   }
 
   async #ask(n) {
@@ -274,8 +260,7 @@ export class Tag {
     } else {
       const s = new Segment(answer.segment, n, sent, seconds(answer.ttl) * 1000);
       const limit = BigInt(answer.limit) || 2n ** 63n;
-      this.#cut(limit);
-      s.cut(limit);
+      for (const each of [...this.#segments, s]) each.cut(limit);
       if (s.until <= at) {
         throw new MarchError("unavailable", `room at ${url}: its answer took longer than ${answer.ttl}`);
       }

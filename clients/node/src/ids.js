@@ -36,9 +36,9 @@ export class Part {
 }
 
 /**
- * Segment is IDs of a part by their ordinals, which count the part's IDs from 0: at is the next one, end is after the
- * last. From until on, by the client's clock, none may be issued; from due on, when a third of the time is left, it is
- * to be replaced.
+ * Segment is IDs of a part: left consecutive ones from next on, and others by their ordinals, which count the part's IDs
+ * from 0: at is the first of them, end is after the last. From until on, by the client's clock, none may be issued; from
+ * due on, when a third of the time is left, it is to be replaced.
  */
 export class Segment {
   constructor(message, asked, sent = 0, ttl = 0) {
@@ -50,6 +50,7 @@ export class Segment {
     this.due = this.until - ttl / 3;
     this.at = this.ordinal(first);
     this.end = this.at + BigInt(count);
+    [this.next, this.left] = [first, 0];
     if (!(this.part.version > 0n && 0n <= lower && lower < upper && upper <= boundary && count > 0 && count <= asked &&
       this.id(this.at) === first && this.id(this.end - 1n) < 2n ** 63n)) {
       throw new TypeError(`a segment of ${count} IDs from ${first}; asked for: ${asked}`);
@@ -58,7 +59,7 @@ export class Segment {
 
   /** count returns how many IDs there are. */
   get count() {
-    return Number(this.end - this.at);
+    return this.left + Number(this.end - this.at);
   }
 
   id(ordinal) {
@@ -71,16 +72,27 @@ export class Segment {
     return id / boundary * this.width + min(max(id % boundary - lower, 0n), this.width);
   }
 
+  /** advance goes on to the next consecutive IDs when none is left of the last ones. */
+  advance() {
+    if (this.left > 0) return;
+    const first = this.at;
+    this.next = this.id(first);
+    this.at = this.width === this.part.boundary ? this.end : min(this.end, (first / this.width + 1n) * this.width);
+    this.left = Number(this.at - first);
+  }
+
   /** take takes the first of the IDs as far as they are consecutive, n at most. */
   take(n) {
-    const first = this.at;
-    const block = this.width === this.part.boundary ? this.end : (first / this.width + 1n) * this.width;
-    this.at = min(min(this.end, block), first + BigInt(n));
-    return new Run(this.id(first), Number(this.at - first));
+    this.advance();
+    const run = new Run(this.next, Math.min(n, this.left));
+    this.next += BigInt(run.count);
+    this.left -= run.count;
+    return run;
   }
 
   /** cut drops the IDs from a limit on. */
   cut(limit) {
+    this.left = Number(max(min(limit - this.next, BigInt(this.left)), 0n));
     this.end = max(min(this.end, this.ordinal(limit)), this.at);
   }
 }
