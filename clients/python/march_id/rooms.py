@@ -145,7 +145,9 @@ class Rooms:
         headers = self._headers(to)
         kind, tls = (HTTPSConnection, {"context": self._context()}) if to.scheme == "https" else (HTTPConnection, {})
         try:
-            with closing(kind(str(to.hostname), to.port, timeout=self._timeout, **tls)) as connection:
+            # Each address of the name has its part of the time to connect.
+            found = {where[4] for where in socket.getaddrinfo(to.hostname, to.port, type=socket.SOCK_STREAM)}
+            with closing(kind(str(to.hostname), to.port, timeout=self._timeout / len(found), **tls)) as connection:
                 connection.request(method, path, json.dumps(body) if body else None, headers)
                 answer = HTTPResponse(_Reader(connection.sock, until), method=method)  # type: ignore[arg-type]
                 answer.begin()

@@ -170,6 +170,18 @@ class Clients(unittest.TestCase):
                 self.assertIn("timed out", str(self.fails(Kind.UNAVAILABLE, lambda: ids.tag("order").next_text())))
                 self.assertLess(time.monotonic() - began, 20)  # the drip has no end
 
+    def test_addresses(self) -> None:
+        """A name of several addresses that do not answer takes no longer than one."""
+        made, where = [], [(2, 1, 6, "", (f"127.0.0.{k // 2}", 1)) for k in range(8)]
+
+        def make(*_: object, timeout: float) -> None:
+            made.append(timeout)
+            raise OSError("away")
+
+        with mock.patch("socket.getaddrinfo", return_value=where), mock.patch("march_id.rooms.HTTPConnection", make):
+            self.fails(Kind.UNAVAILABLE, lambda: self.ids._rooms.ask("/", dict, None, 0))
+        self.assertEqual(made, [0.5])
+
     def test_slow(self) -> None:
         """A call waits for an answer within the timeout, though that is longer than it would try again."""
         self.addCleanup(setattr, Room, "takes", 0.0)
