@@ -249,8 +249,8 @@ class Tag:
         if self._window:
             window["held"] = {"worker": str(self._window.worker), "nonce": self._window.nonce}
         n = min(n, MOST)
-        self._leasing = True
         try:
+            self._leasing = True
             self._lock.release()
             try:
                 answer, url, sent = self._rooms.ask(
