@@ -402,6 +402,33 @@ func TestTagsOfALostHomeLeaveTheOthersALittle(t *testing.T) {
 	})
 }
 
+// The others of the home are registered, and lost.
+func TestSilentHolderIsAskedAgain(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+		cluster.tag(everywhere, "o")
+		a1, b := cluster.start("a", "a1", nil), cluster.start("b", "b1", network.on)
+		g := &grows{TB: t}
+		g.await(b)
+		for _, name := range []allocator.Instance{"a2", "a3"} {
+			lost := cluster.start("a", name, nil)
+			lost.store.cut.Store(true)
+			lost.Stop()
+		}
+		network.cut.Store(true)
+		ctx, cancel := context.WithTimeout(bg, 10*time.Second)
+		defer cancel()
+		if _, err := b.Next(ctx, &marchv1.NextRequest{Tag: "o"}); err == nil {
+			t.Error("a call went over a network that is cut")
+		}
+		network.cut.Store(false)
+		if took := g.await(b); took > 20*time.Second {
+			t.Errorf("the holder answers, and was not asked for %v", took)
+		}
+		g.check(a1.mustNext("o"))
+	})
+}
+
 // Of three instances of the home, one has the tag, which another room does not reach.
 func TestHolderThatOnlyItsRoomReaches(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
