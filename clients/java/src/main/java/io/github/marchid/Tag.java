@@ -43,6 +43,7 @@ public final class Tag {
     private long leased; // IDs, but for those that were dropped
     private long looked; // how many were issued at the last look,
     private long lookedAt = now();
+    private long fastAt = now() - SECOND; // when it was found that many are taken
     long used = now();
     private long pacedIssued; // when the target was computed
     private long pacedAt = now();
@@ -159,11 +160,11 @@ public final class Tag {
         drop(s -> false);
         long at = now();
         long issued = leased - count();
-        boolean fast = issued - looked > (at - lookedAt) / FAST;
+        fastAt = issued - looked > (at - lookedAt) / FAST ? at : fastAt;
         used = issued != looked ? at : used;
         looked = issued;
         lookedAt = at;
-        unchecked = fast && head.until > at + SECOND ? 63 : 0; // the next look is long before the end
+        unchecked = at - fastAt < SECOND && head.until > at + SECOND ? 63 : 0; // the next look is long before the end
         if (at - used < (ttl > 0 ? ttl : UNKNOWN)) {
             boolean needs = timed ? window == null || old(window.part, window.due)
                 : count() < target || segments.stream().anyMatch(this::old);
