@@ -20,7 +20,6 @@ import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.locks.LockSupport;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
@@ -96,8 +95,8 @@ public final class MarchClient implements AutoCloseable {
             for (Tag tag : used) {
                 try {
                     tag.tend();
-                } catch (OutOfMemoryError | RejectedExecutionException e) {
-                    continue; // no thread can start now, or any more: callers lease what they need
+                } catch (RuntimeException | Error e) {
+                    continue; // no memory or thread, say: callers lease what they need
                 }
             }
         }

@@ -157,6 +157,7 @@ public final class Tag {
 
     /** Drops what has ended, and has IDs leased ahead while the tag is in use. It never waits for a room. */
     synchronized void tend() {
+        unchecked = 0; // should this fail
         drop(s -> false);
         long at = now();
         long issued = leased - count();
