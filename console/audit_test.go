@@ -193,9 +193,7 @@ func TestActor(t *testing.T) {
 func TestAuditShowsUnchained(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := start(t)
-		if _, err := c.InitLayout(bg, &marchv1.InitLayoutRequest{Layout: halves()}); err != nil {
-			t.Fatal(err)
-		}
+		must(c.InitLayout(bg, &marchv1.InitLayoutRequest{Layout: halves()}))(t)
 		c.Mem.Corrupt(store.Op{Put: &store.Put{Key: "/march/default/audit/01ARZ3NDEKTSV4RRFFQ69G5FAV",
 			Value: []byte(`{"format":2,"time":"2016-07-30T23:54:10Z","actor":"ann","action":"old","object":"tags/x"}`)}})
 		list, err := c.ListAudit(bg, &marchv1.ListAuditRequest{})

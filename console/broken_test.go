@@ -16,9 +16,7 @@ import (
 func TestBrokenLayout(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := startHalves(t)
-		if _, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{}); err != nil {
-			t.Fatal(err)
-		}
+		must(c.GetLayout(bg, &marchv1.GetLayoutRequest{}))(t)
 		const key = "/march/default/layout"
 		value, _ := c.Mem.Value(key)
 		good := string(value)

@@ -50,20 +50,14 @@ func (b *bubble) consoleOver(etcd store.Store) *Server {
 	b.Helper()
 	cfg := DefaultConfig()
 	cfg.Ledger, cfg.GRPC, cfg.ForgetAfter = ledgertest.Open(b, etcd), nowhere{}, forgetAfter
-	s, err := New(cfg)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	s := must(New(cfg))(b.t)
 	return s
 }
 
 func (b *bubble) join(in allocator.Room, name allocator.Instance, hold time.Duration) *ledger.Instance {
 	b.Helper()
-	i, err := ledgertest.Open(b, b.Mem.Open()).Join(bg, ledger.Registration{Room: in, Name: name,
-		Address: "127.0.0.1:1", Hold: hold})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	i := must(ledgertest.Open(b, b.Mem.Open()).Join(bg, ledger.Registration{Room: in, Name: name,
+		Address: "127.0.0.1:1", Hold: hold}))(b.t)
 	return i
 }
 
@@ -82,10 +76,7 @@ func (b *bubble) beating(i *ledger.Instance) {
 // registered returns the instances that a console lists, with ! for the silent.
 func (b *bubble) registered(s *Server) string {
 	b.Helper()
-	list, err := s.instances(bg)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	list := must(s.instances(bg))(b.t)
 	var all []string
 	for _, i := range list {
 		text := string(i.ID())
@@ -112,28 +103,16 @@ func (b *bubble) looks(d time.Duration, consoles ...*Server) {
 // migrate starts a migration that gives residues of room a to b.
 func (b *bubble) migrate(hold time.Duration) record.Migration {
 	b.Helper()
-	from, err := b.Admin.Ledger.Refresh(bg)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	planned, err := plan.New(from.Layout, b.layout(25), false)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	m, err := b.Admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target,
-		Moves: record.MovesOf(planned.Moves...), Hold: record.DurationOf(hold)}, "test")
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	from := must(b.Admin.Ledger.Refresh(bg))(b.t)
+	planned := must(plan.New(from.Layout, b.layout(25), false))(b.t)
+	m := must(b.Admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target,
+		Moves: record.MovesOf(planned.Moves...), Hold: record.DurationOf(hold)}, "test"))(b.t)
 	return m
 }
 
 func (b *bubble) read(id string) record.Migration {
 	b.Helper()
-	m, err := b.Admin.Migration(bg, id)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	m := must(b.Admin.Migration(bg, id))(b.t)
 	return m
 }
 
@@ -146,5 +125,16 @@ func (b *bubble) steps(d time.Duration, consoles ...*Server) {
 				b.Fatalf("step: %v", err)
 			}
 		}
+	}
+}
+
+// must returns the value of a call that may not fail: must(call())(t).
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return value
 	}
 }

@@ -39,9 +39,7 @@ func TestCapacityHasDates(t *testing.T) {
 		ask := func() map[marchv1.CapacityKind]*marchv1.Capacity {
 			t.Helper()
 			// the tags are read when they are asked for
-			if _, err := s.GetCapacity(bg, &marchv1.GetCapacityRequest{}); err != nil {
-				t.Fatal(err)
-			}
+			must(s.GetCapacity(bg, &marchv1.GetCapacityRequest{}))(t)
 			time.Sleep(time.Second)
 			answer, err := s.GetCapacity(bg, &marchv1.GetCapacityRequest{})
 			if err != nil || answer.GetTagsAsOf() == nil {

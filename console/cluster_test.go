@@ -15,9 +15,7 @@ func TestCluster(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := startHalves(t)
 		c.create(&marchv1.Tag{Name: "order"})
-		if _, err := c.room("a", "a1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
-			t.Fatal(err)
-		}
+		must(c.room("a", "a1").Next(bg, &marchv1.NextRequest{Tag: "order"}))(t)
 		c.wants("GET /v1/cluster", 200, `"cluster":{"journal":"JOURNAL_MODE_OPTIONAL"},"uuid":"`)
 		c.wants(`PATCH /v1/cluster {"journal":"perhaps"}`, 400, `enum field journal: \"perhaps\"`)
 		c.wants(`PATCH /v1/cluster {"journal":7}`, 400,
@@ -32,10 +30,7 @@ func TestCluster(t *testing.T) {
 		}
 
 		unconfirmed := func() (names []string) {
-			r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(c.ListInstances(bg, &marchv1.ListInstancesRequest{}))(t)
 			for _, i := range r.GetInstances() {
 				if i.GetUnconfirmed() {
 					names = append(names, i.GetRoom()+"/"+i.GetName())
@@ -45,10 +40,7 @@ func TestCluster(t *testing.T) {
 		}
 		l := c.Ledger()
 		// the address is never called
-		i, err := l.Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		i := must(l.Join(bg, ledger.Registration{Room: "b", Name: "b1", Address: "127.0.0.1:1"}))(t)
 		testcluster.Run(c, i.Run)
 		if names := unconfirmed(); len(names) != 1 || names[0] != "b/b1" {
 			t.Errorf("unconfirmed: %v", names)

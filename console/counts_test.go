@@ -81,10 +81,7 @@ func TestNewCallersShareACount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c counts
 		r := &reader{tags: 10}
-		first, err := c.get(t.Context(), "", "plan", 0, r.read)
-		if err != nil {
-			t.Fatal(err)
-		}
+		first := must(c.get(t.Context(), "", "plan", 0, r.read))(t)
 		time.Sleep(countIdle - time.Second)
 		if again, err := c.get(t.Context(), "", "plan", 2*time.Second, r.read); again != first || err != nil {
 			t.Errorf("got %+v, %v, want %+v", again, err, first)
@@ -108,10 +105,7 @@ func TestCountOfAnotherConsole(t *testing.T) {
 		r := &reader{tags: 10}
 		id := ""
 		for i := range 100 {
-			n, err := consoles[i%2].get(t.Context(), id, "plan", time.Second, r.read)
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := must(consoles[i%2].get(t.Context(), id, "plan", time.Second, r.read))(t)
 			if n.over() {
 				break
 			}

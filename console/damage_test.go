@@ -61,18 +61,11 @@ func TestDamageStopsNoPage(t *testing.T) {
 			c := startHalves(t)
 			c.create(&marchv1.Tag{Name: "order"})
 			l := c.Ledger()
-			record, err := l.Refresh(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			record := must(l.Refresh(bg))(t)
 			next := record.Layout
 			next.Boundary = 200
-			if _, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, record, next, "test"); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.room("a", "a1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
-				t.Fatal(err)
-			}
+			must(admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, record, next, "test"))(t)
+			must(c.room("a", "a1").Next(bg, &marchv1.NextRequest{Tag: "order"}))(t)
 			showsAll(t, c, "", nil)
 			key := "/march/default/" + test.key
 			for i := 0; i < len(test.puts); i += 2 {

@@ -22,15 +22,10 @@ func TestDryRun(t *testing.T) {
 		w := newWorld(t, halves())
 		n := w.node()
 		ids := w.server("a", "one")
-		if _, err := ids.Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
-			t.Fatal(err)
-		}
+		must(ids.Next(bg, &marchv1.NextRequest{Tag: "order"}))(t)
 		get := func() *marchv1.Tag {
 			t.Helper()
-			answer, err := n.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must(n.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}))(t)
 			return answer.GetTag()
 		}
 		before := get()
@@ -79,9 +74,7 @@ func TestAuditOfATime(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := startHalves(t)
 		for _, name := range []string{"order", "order-2"} {
-			if _, err := c.CreateTag(bg, &marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: name}}); err != nil {
-				t.Fatal(err)
-			}
+			must(c.CreateTag(bg, &marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: name}}))(t)
 			time.Sleep(2 * time.Millisecond) // entries of another millisecond
 		}
 		all, err := c.ListAudit(bg, &marchv1.ListAuditRequest{Object: "tags/"})

@@ -62,17 +62,11 @@ func TestFarMigration(t *testing.T) {
 					})
 					n := w.nodeOver(open(far.console))
 					time.Sleep(time.Minute + time.Duration(k)*away/3)
-					m, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: w.plan(n, quarter()),
-						Hold: durationpb.New(0), Force: true})
-					if err != nil {
-						t.Fatal(err)
-					}
+					m := must(n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: w.plan(n, quarter()),
+						Hold: durationpb.New(0), Force: true}))(t)
 					began := time.Now()
 					for { // by a reader that is near
-						now, err := w.Admin.Migration(bg, m.GetMigration().GetId())
-						if err != nil {
-							t.Fatal(err)
-						}
+						now := must(w.Admin.Migration(bg, m.GetMigration().GetId()))(t)
 						if now.State.Ended() {
 							break
 						}

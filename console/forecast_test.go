@@ -24,16 +24,11 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		w := newWorld(t, halves())
 		n := w.node()
-		if _, err := w.Admin.CreateTag(bg, "wide", record.DefaultTag(), "test"); err != nil {
-			t.Fatal(err)
-		}
+		must(w.Admin.CreateTag(bg, "wide", record.DefaultTag(), "test"))(t)
 		const large = 100_000_000_000_000
 		plan := func(r *marchv1.PlanMigrationRequest) (*marchv1.Plan, *marchv1.CountPlanCostResponse) {
 			t.Helper()
-			answer, err := n.PlanMigration(bg, r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must(n.PlanMigration(bg, r))(t)
 			return answer.GetPlan(), w.cost(n, answer.GetPlan())
 		}
 		// refused checks that a plan is refused without force, and the reason.
@@ -68,9 +63,7 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 		// If a tag has fewer IDs left than rooms lease at once, the plan has a warning.
 		small := record.DefaultTag()
 		small.Limit = 2000
-		if _, err := w.Admin.CreateTag(bg, "small", small, "test"); err != nil {
-			t.Fatal(err)
-		}
+		must(w.Admin.CreateTag(bg, "small", small, "test"))(t)
 		if ends := w.cost(n, w.plan(n, quarter())).GetCost().GetEnds(); len(ends) != 1 || ends[0].GetTag() != "small" ||
 			ends[0].GetLeft() != 0 {
 			t.Errorf("ends: %v", ends)
@@ -88,10 +81,7 @@ func TestPlanSaysWhatABoundaryCosts(t *testing.T) {
 		unforced.Force = false
 		_, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced})
 		want{codes.FailedPrecondition, "refused", []string{"boundary: 10000000000000000"}}.check(t, "apply", err)
-		m, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced, Force: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: unforced, Force: true}))(t)
 		w.ends(n, m.GetMigration().GetId(), "done")
 		// A plan that keeps or lowers the boundary needs no force.
 		for _, r := range []*marchv1.PlanMigrationRequest{{Boundary: large}, {Drain: []string{"b"}}} {
@@ -109,15 +99,10 @@ func TestPlanLeavesTenBoundariesOfAPeriod(t *testing.T) {
 		n := w.node()
 		daily := record.DefaultTag()
 		daily.Period = period.Period{Unit: period.Day, Digits: 5, Zone: "UTC"}
-		if _, err := w.Admin.CreateTag(bg, "daily", daily, "test"); err != nil {
-			t.Fatal(err)
-		}
+		must(w.Admin.CreateTag(bg, "daily", daily, "test"))(t)
 		for boundary, says := range map[int64]string{10_000: "",
 			10_100: "boundary: 10100; allowed: up to 10000, a tenth of the 100000 IDs that a period of tag daily has"} {
-			answer, err := n.PlanMigration(bg, &marchv1.PlanMigrationRequest{Boundary: boundary})
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must(n.PlanMigration(bg, &marchv1.PlanMigrationRequest{Boundary: boundary}))(t)
 			cost := w.cost(n, answer.GetPlan())
 			if got := cost.GetRefused(); (got == "") != (says == "") || !strings.Contains(got, says) {
 				t.Errorf("%d: %q, want %q", boundary, got, says)

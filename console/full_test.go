@@ -21,9 +21,7 @@ func TestFullEtcd(t *testing.T) {
 		c.Tag(nil, "test", "order")
 		for _, in := range []allocator.Room{"a", "b"} {
 			r := c.Room(in, "one", nil)
-			if _, err := r.Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
-				t.Fatal(err)
-			}
+			must(r.Next(bg, &marchv1.NextRequest{Tag: "order"}))(t)
 		}
 		consoles := []*consoleOf{startOver(c)}
 		c.Mem.NoSpace(true)

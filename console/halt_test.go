@@ -24,9 +24,7 @@ func TestHalted(t *testing.T) {
 		c.wants("GET /v1/layout", 200, `"halt":null`)
 		c.wants("GET /readyz?verbose", 200, "[+]leasing ok\n")
 		l := c.Ledger()
-		if _, err := l.Halt(bg, "ann", "tonight's restore\n[+]all ok"); err != nil {
-			t.Fatal(err)
-		}
+		must(l.Halt(bg, "ann", "tonight's restore\n[+]all ok"))(t)
 		const halt = `"halt":{"by":"ann","why":"tonight's restore\n[+]all ok","time":"`
 		c.wants("GET /v1/layout", 200, halt)
 		c.wants("GET /v1/instances", 200, halt)

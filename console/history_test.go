@@ -31,16 +31,11 @@ func TestHistory(t *testing.T) {
 		rooms := []*testcluster.Room{c.Room("a", "a1", on), c.Room("a", "a2", on), c.Room("b", "b1", on)}
 		n := c.Console(nil)
 		for _, r := range rooms {
-			if _, err := r.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 6000}); err != nil {
-				t.Fatal(err)
-			}
+			must(r.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 6000}))(t)
 		}
 		get := func() *marchv1.GetHistoryResponse {
 			t.Helper()
-			r, err := n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 10, Step: 5})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(n.GetHistory(t.Context(), &marchv1.GetHistoryRequest{Minutes: 10, Step: 5}))(t)
 			return r
 		}
 		if r := get(); len(r.GetRooms()) != 2 || len(r.GetRooms()[0].GetAll().GetRates()) != 2 ||
@@ -58,14 +53,8 @@ func TestHistory(t *testing.T) {
 			rooms := get().GetRooms()
 			return sum(rooms[1]) > 0 && sum(rooms[0]) > 1.5*sum(rooms[1]) // two instances
 		})
-		planned, err := n.PlanMigration(t.Context(), &marchv1.PlanMigrationRequest{Move: []string{"a:25-50=b"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := n.ApplyMigration(t.Context(), &marchv1.ApplyMigrationRequest{Plan: planned.GetPlan()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		planned := must(n.PlanMigration(t.Context(), &marchv1.PlanMigrationRequest{Move: []string{"a:25-50=b"}}))(t)
+		m := must(n.ApplyMigration(t.Context(), &marchv1.ApplyMigrationRequest{Plan: planned.GetPlan()}))(t)
 		if _, err := c.Ledger().Join(t.Context(), ledger.Registration{Room: "b", Name: "gone", Address: "127.0.0.1:1",
 			Hold: time.Minute}); err != nil {
 			t.Fatal(err)

@@ -25,10 +25,7 @@ import (
 // register registers an instance that serves nothing. It sends heartbeats if alive is set.
 func (c *consoleOf) register(in allocator.Room, name allocator.Instance, address string, alive bool) {
 	c.Helper()
-	i, err := c.Ledger().Join(bg, ledger.Registration{Room: in, Name: name, Address: address, Build: "none"})
-	if err != nil {
-		c.Fatal(err)
-	}
+	i := must(c.Ledger().Join(bg, ledger.Registration{Room: in, Name: name, Address: address, Build: "none"}))(c)
 	if alive {
 		testcluster.Run(c, i.Run)
 	}
@@ -53,10 +50,7 @@ func TestInstances(t *testing.T) {
 
 		var instances []*marchv1.Instance
 		testcluster.Await(t, "heartbeats", func() bool {
-			r, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(c.ListInstances(bg, &marchv1.ListInstancesRequest{}))(t)
 			instances = r.GetInstances()
 			alive := 0
 			for _, i := range instances {
@@ -90,10 +84,7 @@ func TestInstances(t *testing.T) {
 		_, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Room: "A/"})
 		invalid("room", `"A/"`).check(t, "bad room", err)
 
-		rooms, err := c.ListRooms(bg, &marchv1.ListRoomsRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		rooms := must(c.ListRooms(bg, &marchv1.ListRoomsRequest{}))(t)
 		got = nil
 		for _, r := range rooms.GetRooms() {
 			got = append(got, fmt.Sprint(r.GetName(), " ", r.GetRange().GetLower(), "-", r.GetRange().GetUpper(), " ",
@@ -105,10 +96,7 @@ func TestInstances(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(bg, 20*time.Second) // b/deaf would never answer
 		defer cancel()
-		tag, err := c.GetTag(ctx, &marchv1.GetTagRequest{Name: "order"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		tag := must(c.GetTag(ctx, &marchv1.GetTagRequest{Name: "order"}))(t)
 		if diff := cmp.Diff([]string{"b/dead", "b/deaf", "c/elsewhere"}, tag.GetSilent()); diff != "" {
 			t.Errorf("silent (-want +got): %s", diff)
 		}

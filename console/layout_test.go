@@ -45,10 +45,7 @@ func TestInitLayout(t *testing.T) {
 		_, err = c.InitLayout(bg, &marchv1.InitLayoutRequest{Layout: halves()})
 		want{codes.AlreadyExists, "exists", []string{"/march/default/"}}.check(t, "init twice", err)
 
-		got, err := c.GetLayout(bg, &marchv1.GetLayoutRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must(c.GetLayout(bg, &marchv1.GetLayoutRequest{}))(t)
 		if diff := cmp.Diff(made.GetLayout(), got.GetLayout(), protocmp.Transform()); diff != "" ||
 			got.GetCluster() != made.GetCluster() {
 			t.Errorf("get layout (-init +get): %s, cluster %s", diff, got.GetCluster())
@@ -124,20 +121,14 @@ func TestLayoutHistory(t *testing.T) {
 		}
 		const versions = 7
 		for version := int64(2); version <= versions; version++ {
-			from, err = admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, from,
+			from = must(admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, from,
 				allocator.Layout{Boundary: 100 * version,
-					Ranges: map[allocator.Room]allocator.Range{"c": {Lower: 0, Upper: version}}}, "somebody")
-			if err != nil {
-				t.Fatal(err)
-			}
+					Ranges: map[allocator.Room]allocator.Range{"c": {Lower: 0, Upper: version}}}, "somebody"))(t)
 		}
 		for _, size := range []int32{0, 1, 3, versions - 1, versions, 1000} {
 			var got []int64
 			for token := ""; ; {
-				r, err := c.ListLayouts(bg, &marchv1.ListLayoutsRequest{PageSize: size, PageToken: token})
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := must(c.ListLayouts(bg, &marchv1.ListLayoutsRequest{PageSize: size, PageToken: token}))(t)
 				if n := len(r.GetLayouts()); size > 0 && n > int(size) || n == 0 {
 					t.Errorf("a page of %d has %d", size, n)
 				}

@@ -26,9 +26,7 @@ func TestLimitAndSkipAreFollowed(t *testing.T) {
 			return r.GetId(), err
 		}
 		for range 5 {
-			if _, err := next(); err != nil {
-				t.Fatal(err)
-			}
+			must(next())(t)
 		}
 		skipped, err := n.SkipTag(bg, &marchv1.SkipTagRequest{Name: "order", To: 100_000})
 		if err != nil || !slices.Equal(skipped.GetBehind(), []string{"b/gone"}) {

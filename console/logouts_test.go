@@ -36,10 +36,7 @@ func (b *bubble) site(dir string) *site {
 	cfg.Ledger, cfg.Access = ledgertest.Open(b, b.Mem.Open()), gate
 	cfg.GRPC, cfg.HTTP = nowhere{}, nowhere{}
 	cfg.Login.Key = []byte(strings.Repeat("k", 32))
-	s, err := New(cfg)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	s := must(New(cfg))(b.t)
 	mux := http.NewServeMux()
 	s.routes(mux)
 	return &site{b.t, s, gate.HTTP(mux, s.login.Session, serve.WriteError)}

@@ -28,15 +28,10 @@ func TestPlanNamesClientsOfMachineIDs(t *testing.T) {
 		if err := m.Revert(bg, machine.Client{Namespace: "shop", Instance: "ends"}); err != nil {
 			t.Fatal(err)
 		}
-		from, err := c.Admin.Ledger.Refresh(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		from := must(c.Admin.Ledger.Refresh(bg))(t)
 		released := from.Layout
 		released.Reserved = nil
-		if _, err := c.Admin.ChangeLayout(bg, from, released, "test"); err != nil {
-			t.Fatal(err)
-		}
+		must(c.Admin.ChangeLayout(bg, from, released, "test"))(t)
 		for _, test := range []struct {
 			upper int64 // of room a: below 50 it gets none of these numbers
 			want  []string

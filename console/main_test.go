@@ -119,3 +119,14 @@ func (w want) check(tb testing.TB, what string, err error) {
 		tb.Errorf("%s: got %v %q %q: %s", what, s.Code(), info.GetReason(), s.Message(), problem)
 	}
 }
+
+// must returns the value of a call that may not fail: must(call())(t).
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return value
+	}
+}

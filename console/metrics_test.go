@@ -48,13 +48,9 @@ func TestMetrics(t *testing.T) {
 		p := w.puppet("a", "p", true)
 		m := w.apply(n, quarter(), time.Hour)
 		wants("it waits for an instance", 1, 0, 2, 1, 1, 0)
-		if _, err := n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: m.GetId()}); err != nil {
-			t.Fatal(err)
-		}
+		must(n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: m.GetId()}))(t)
 		wants("it is paused", 0, 1, 2, 1, 0, 0)
-		if _, err := n.ResumeMigration(bg, &marchv1.ResumeMigrationRequest{Id: m.GetId()}); err != nil {
-			t.Fatal(err)
-		}
+		must(n.ResumeMigration(bg, &marchv1.ResumeMigrationRequest{Id: m.GetId()}))(t)
 		wants("it waits again", 1, 0, 2, 1, 1, 0)
 		if err := p.Serve(bg, 2); err != nil {
 			t.Fatal(err)

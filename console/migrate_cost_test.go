@@ -51,10 +51,7 @@ func migrateCostsTheSame(t *testing.T) {
 			t.Errorf("cost: %v", cost)
 		}
 		before := n.writes.Load()
-		r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned}))(t)
 		w.ends(n, r.GetMigration().GetId(), "done")
 		writes[tags] = n.writes.Load() - before
 		w.holds(quarter(), 3)
@@ -120,18 +117,12 @@ func TestMigrateLargest(t *testing.T) {
 			from.Ranges[name] = allocator.Range{Lower: k * share, Upper: (k + 1) * share}
 			to.Ranges[name] = allocator.Range{Lower: last * share, Upper: (last + 1) * share}
 		}
-		p, err := plan.New(from, to, false)
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(plan.New(from, to, false))(t)
 		w := newWorld(t, toProto(from))
 		n := w.node()
 		planned := w.plan(n, toProto(to))
 		t.Logf("%d moves, %d bytes", len(p.Moves), proto.Size(planned))
-		r, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned}))(t)
 		w.ends(n, r.GetMigration().GetId(), "done")
 		w.holds(toProto(to), 1+int64(len(p.Moves)))
 	})
@@ -167,12 +158,8 @@ func TestMigrateLongest(t *testing.T) {
 			}
 			id := r.GetMigration().GetId()
 			w.follow(n, id, "on its way", reached(4))
-			if _, err := n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id}); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: id}); err != nil {
-				t.Fatal(err)
-			}
+			must(n.PauseMigration(bg, &marchv1.PauseMigrationRequest{Id: id}))(t)
+			must(n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: id}))(t)
 			end := w.ends(n, id, "aborted")
 			w.holds(toProto(from), 1+int64(end.GetReached()))
 		})

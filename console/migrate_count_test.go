@@ -82,10 +82,7 @@ func TestPlanAnswersBeforeItsCosts(t *testing.T) {
 		count := ""
 		cost := func() *marchv1.CountPlanCostResponse {
 			t.Helper()
-			answer, err := n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: plan, Count: count})
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must(n.CountPlanCost(bg, &marchv1.CountPlanCostRequest{Plan: plan, Count: count}))(t)
 			count = answer.GetCount()
 			return answer
 		}
@@ -120,10 +117,7 @@ func TestPlanAnswersBeforeItsCosts(t *testing.T) {
 			t.Errorf("%v", answer)
 		}
 		before := etcd.reads()
-		m, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan, Count: count})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: plan, Count: count}))(t)
 		w.ends(n, m.GetMigration().GetId(), "done")
 		if after := etcd.reads(); after != before {
 			t.Errorf("%d more reads of tags for costs that were counted a moment ago", after-before)
@@ -147,10 +141,7 @@ func TestSearchShowsTheFirstTags(t *testing.T) {
 		n := w.nodeOver(etcd)
 		search := func(r *marchv1.SearchTagsRequest) *marchv1.SearchTagsResponse {
 			t.Helper()
-			answer, err := n.SearchTags(bg, r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must(n.SearchTags(bg, r))(t)
 			return answer
 		}
 		var found *marchv1.SearchTagsResponse

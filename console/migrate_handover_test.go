@@ -80,10 +80,7 @@ func TestMigrateHandover(t *testing.T) {
 // audited counts the audit's entries, by action and actor.
 func (w *world) audited(n *node) map[string]int {
 	w.Helper()
-	r, err := n.ListAudit(bg, &marchv1.ListAuditRequest{})
-	if err != nil {
-		w.Fatal(err)
-	}
+	r := must(n.ListAudit(bg, &marchv1.ListAuditRequest{}))(w)
 	count := make(map[string]int)
 	for _, e := range r.GetEntries() {
 		count[e.GetAction()+" "+e.GetActor()]++
@@ -182,18 +179,12 @@ func TestMakeMoveInDoubt(t *testing.T) {
 	} {
 		inBubble(t, fate.String(), func(t *testing.T) {
 			w := newWorld(t, halves())
-			from, err := w.Admin.Ledger.Refresh(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			from := must(w.Admin.Ledger.Refresh(bg))(t)
 			to := from.Layout
 			to.Boundary = 200
-			m, err := w.Admin.StartMigration(bg, from, record.Migration{
+			m := must(w.Admin.StartMigration(bg, from, record.Migration{
 				From: from.Layout, Target: to, Moves: record.MovesOf(plan.Move{Kind: plan.Switch, Layout: to}),
-			}, "test")
-			if err != nil {
-				t.Fatal(err)
-			}
+			}, "test"))(t)
 			for _, step := range []string{"move", "update"} {
 				conn := w.Mem.Open()
 				struck := false

@@ -152,10 +152,7 @@ type world struct {
 func newWorld(tb testing.TB, first *marchv1.Layout) *world {
 	tb.Helper()
 	c := testcluster.New(tb)
-	l, err := api.LayoutFromProto(first)
-	if err != nil {
-		c.Fatal(err)
-	}
+	l := must(api.LayoutFromProto(first))(c)
 	c.Init(l, "test")
 	return &world{Cluster: c}
 }
@@ -222,10 +219,7 @@ func (w *world) nodeOver(etcd store.Store) *node {
 // puppet registers an instance that reports the layouts that the test chooses.
 func (w *world) puppet(in allocator.Room, name allocator.Instance, alive bool) *ledger.Instance {
 	w.Helper()
-	i, err := w.ledger(w.Open(w)).Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1"})
-	if err != nil {
-		w.Fatal(err)
-	}
+	i := must(w.ledger(w.Open(w)).Join(bg, ledger.Registration{Room: in, Name: name, Address: "127.0.0.1:1"}))(w)
 	if alive {
 		testcluster.Run(w, i.Run)
 	}
@@ -234,10 +228,7 @@ func (w *world) puppet(in allocator.Room, name allocator.Instance, alive bool) *
 
 func (w *world) version() int64 {
 	w.Helper()
-	r, err := w.Admin.Ledger.Refresh(bg)
-	if err != nil {
-		w.Fatal(err)
-	}
+	r := must(w.Admin.Ledger.Refresh(bg))(w)
 	return r.Layout.Version
 }
 
@@ -310,14 +301,8 @@ func stays(w *world, n *node, id string, reached int32) {
 // holds checks that the cluster is at a layout, and that the ledger verifies.
 func (w *world) holds(want *marchv1.Layout, version int64) {
 	w.Helper()
-	r, err := w.Admin.Ledger.Refresh(bg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	l, err := api.LayoutFromProto(want)
-	if err != nil {
-		w.Fatal(err)
-	}
+	r := must(w.Admin.Ledger.Refresh(bg))(w)
+	l := must(api.LayoutFromProto(want))(w)
 	if !r.Layout.Equal(l) || r.Layout.Version != version {
 		w.Errorf("layout %v, want %v, version %d", r.Layout, l, version)
 	}

@@ -75,12 +75,9 @@ func movesCostWhatIsLost(t *testing.T) {
 		})
 	}
 	size := func() (keys, bytes, layouts int) {
-		answer, err := w.Open(w).Txn(bg,
+		answer := must(w.Open(w).Txn(bg,
 			store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Interval{Key: "/march/default/",
-				End: "/march/default0"}}}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+				End: "/march/default0"}}}}}))(t)
 		for _, kv := range answer.Got[0] {
 			switch rest := strings.TrimPrefix(kv.Key, "/march/default/"); {
 			case strings.HasPrefix(rest, "layouts/"), strings.HasPrefix(rest, "audit/"):
@@ -98,18 +95,12 @@ func movesCostWhatIsLost(t *testing.T) {
 	keys, bytes, layouts := size()
 	start := time.Now()
 	for move := int64(1); move <= moves; move++ {
-		from, err := w.Admin.Ledger.Refresh(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		from := must(w.Admin.Ledger.Refresh(bg))(t)
 		to := allocator.Layout{Boundary: 1000, Ranges: map[allocator.Room]allocator.Range{
 			"same": {Lower: 0, Upper: 300}, "grows": {Lower: 300, Upper: 400 + 10*((move)/2)},
 			"loses": {Lower: 700 + 10*((move+1)/2), Upper: 1000},
 		}}
-		made, err := w.Admin.ChangeLayout(bg, from, to, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		made := must(w.Admin.ChangeLayout(bg, from, to, "test"))(t)
 		testcluster.Await(t, "all report", func() bool {
 			list, _, err := w.Admin.Instances(bg, "")
 			done := err == nil && len(list) == 3

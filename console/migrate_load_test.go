@@ -67,9 +67,7 @@ func migrationsUnderLoad(t *testing.T) {
 
 	w := newWorld(t, halves())
 	for k := range tags {
-		if _, err := w.Admin.CreateTag(bg, tagOf(k), record.DefaultTag(), "test"); err != nil {
-			t.Fatal(err)
-		}
+		must(w.Admin.CreateTag(bg, tagOf(k), record.DefaultTag(), "test"))(t)
 	}
 	n := w.node()
 	w.node()

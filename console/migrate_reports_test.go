@@ -69,15 +69,9 @@ func TestMigrateReports(t *testing.T) {
 			}
 			return pass
 		})
-		r, err := n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: m.GetId()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(n.AbortMigration(bg, &marchv1.AbortMigrationRequest{Id: m.GetId()}))(t)
 		is(r.GetMigration(), "0 a/given-up unneeded", "0 a/reports reported", "0 a/silent unneeded")
-		o, err := n.GetOverview(bg, &marchv1.GetOverviewRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		o := must(n.GetOverview(bg, &marchv1.GetOverviewRequest{}))(t)
 		is(o.GetMigration(), "0 a/given-up unneeded", "0 a/reports reported", "0 a/silent unneeded")
 		n.on(nil)
 		is(w.ends(n, m.GetId(), "aborted"))

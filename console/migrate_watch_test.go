@@ -27,9 +27,7 @@ func TestMigrateWatchSurvives(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := stream.Recv(); err != nil {
-			t.Fatal(err)
-		}
+		must(stream.Recv())(t)
 		n.on(func(string) verdict { return refuse })
 		time.AfterFunc(11*time.Second, func() { n.on(nil) }) // longer than a read tries
 		w.follow(driver, m.GetId(), "waiting", waits)
@@ -57,10 +55,7 @@ func TestMigrateWatch(t *testing.T) {
 		m := w.apply(n, quarter(), time.Hour)
 		ctx, cancel := context.WithTimeout(bg, 20*time.Second)
 		defer cancel()
-		stream, err := n.WatchMigration(ctx, &marchv1.WatchMigrationRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must(n.WatchMigration(ctx, &marchv1.WatchMigrationRequest{}))(t)
 		stopped, err := other.WatchMigration(ctx, &marchv1.WatchMigrationRequest{Id: m.GetId()})
 		if err != nil {
 			t.Fatal(err)

@@ -24,10 +24,7 @@ func TestConsoleWithoutRoomForItsMirror(t *testing.T) {
 		c := testcluster.New(t)
 		c.Init(testcluster.Halves(), "test")
 		c.Tag(nil, "test", "order", "invoice", "parcel")
-		uuid, err := c.Admin.Ledger.UUID(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		uuid := must(c.Admin.Ledger.UUID(bg))(t)
 		log := &logged{}
 		s := c.Console(func(cfg *console.Config) {
 			cfg.MirrorTags, cfg.Advertise = 2, "console.example.net:7001"
@@ -68,10 +65,7 @@ func TestConsoleWithTheMirrorOfAnotherCluster(t *testing.T) {
 		first := with()
 		testcluster.Await(t, "the file is there", func() bool { _, err := os.Stat(path); return err == nil })
 		first.Stop()
-		was, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		was := must(os.ReadFile(path))(t)
 		ledgertest.WantKind(t, with().Wait(), allocator.Refused,
 			"mirror "+path+": it is of cluster ", "this is cluster ")
 		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, was) {

@@ -22,9 +22,7 @@ func TestOutage(t *testing.T) {
 		rooms := []*testcluster.Room{c.Room("a", "a1", nil), c.Room("b", "b1", nil)}
 		knows := c.Console(nil)
 		for _, r := range rooms {
-			if _, err := r.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 10}); err != nil {
-				t.Fatal(err)
-			}
+			must(r.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 10}))(t)
 		}
 		given := []string{"127.0.0.1:1"}
 		list, err := knows.ListInstances(t.Context(), &marchv1.ListInstancesRequest{})
@@ -59,9 +57,7 @@ func TestOutage(t *testing.T) {
 				strings.Contains(o.GetProblems()[0].GetEffect(), "as of 2")
 		})
 		held := overview(knows).GetRooms()[0].GetHeld()
-		if _, err := rooms[0].NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 10}); err != nil {
-			t.Fatal(err)
-		}
+		must(rooms[0].NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 10}))(t)
 		testcluster.Await(t, "the reserve shrinks", func() bool {
 			o := overview(knows)
 			return away(o) && ready(o) && o.GetRooms()[0].GetHeld() < held

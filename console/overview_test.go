@@ -32,9 +32,7 @@ func TestOverview(t *testing.T) {
 		}
 		ids := c.room("a", "host-1")
 		c.room("a", "host-2")
-		if _, err := ids.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 700}); err != nil {
-			t.Fatal(err)
-		}
+		must(ids.NextBatch(bg, &marchv1.NextBatchRequest{Tag: "order", Count: 700}))(t)
 		var o *marchv1.GetOverviewResponse
 		testcluster.Await(t, "the rate of room a was measured", func() bool {
 			var err error
@@ -53,24 +51,16 @@ func TestOverview(t *testing.T) {
 			t.Errorf("room b: %v", b)
 		}
 		issued := func() (sum int64) {
-			list, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Status: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			list := must(c.ListInstances(bg, &marchv1.ListInstancesRequest{Status: true}))(t)
 			for _, i := range list.GetInstances() {
 				sum += i.GetStatus().GetIssued()
 			}
 			return sum
 		}
 		testcluster.Await(t, "all that was issued is told", func() bool { return issued() == 700 })
-		if _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}); err != nil {
-			t.Fatal(err)
-		}
+		must(c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}))(t)
 		testcluster.Await(t, "the chain is gone from memory", func() bool {
-			list, err := c.ListInstances(bg, &marchv1.ListInstancesRequest{Status: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			list := must(c.ListInstances(bg, &marchv1.ListInstancesRequest{Status: true}))(t)
 			for _, i := range list.GetInstances() {
 				if i.GetStatus() == nil || i.GetStatus().GetTags() > 0 {
 					return false
@@ -161,15 +151,10 @@ func TestAuditFilters(t *testing.T) {
 		for i := range 25 {
 			c.create(&marchv1.Tag{Name: fmt.Sprintf("t-%02d", i)})
 		}
-		if _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "t-07"}); err != nil {
-			t.Fatal(err)
-		}
+		must(c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "t-07"}))(t)
 		count := func(r *marchv1.ListAuditRequest) (n int) {
 			for pages := 0; ; pages++ {
-				page, err := c.ListAudit(bg, r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				page := must(c.ListAudit(bg, r))(t)
 				n += len(page.GetEntries())
 				if r.PageToken = page.GetNextPageToken(); r.GetPageToken() == "" {
 					return n
@@ -205,19 +190,14 @@ func TestDecode(t *testing.T) {
 		c := startHalves(t)
 		c.create(&marchv1.Tag{Name: "order"})
 		ids := c.room("a", "host-1")
-		if _, err := ids.Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
-			t.Fatal(err)
-		}
+		must(ids.Next(bg, &marchv1.NextRequest{Tag: "order"}))(t)
 		d, err := c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: 1})
 		if o := d.GetOrigin(); err != nil || o.GetRoom() != "a" || o.GetResidue() != 1 ||
 			o.GetSince() == nil || o.GetUntil() != nil {
 			t.Fatalf("%v, %v", d, err)
 		}
 		l := c.Ledger()
-		stored, err := l.Refresh(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stored := must(l.Refresh(bg))(t)
 		next := stored.Layout
 		next.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 20}}
 		changed, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, stored, next, "test")
@@ -240,9 +220,7 @@ func TestDecodeFromBeforeARecover(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := startHalves(t)
 		c.create(&marchv1.Tag{Name: "order"})
-		if _, err := c.room("a", "host-1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
-			t.Fatal(err)
-		}
+		must(c.room("a", "host-1").Next(bg, &marchv1.NextRequest{Tag: "order"}))(t)
 		l := c.Ledger()
 		report, err := recovery.Run(bg, l, recovery.Config{
 			Actor: "ann", Apply: true, Without: []record.InstanceID{"a/host-1"}, Margin: new(int64),
@@ -253,10 +231,7 @@ func TestDecodeFromBeforeARecover(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%+v, %v", report, err)
 		}
-		recovered, err := admin.New(l, admin.DefaultConfig()).LayoutAt(bg, report.Layout.Version)
-		if err != nil {
-			t.Fatal(err)
-		}
+		recovered := must(admin.New(l, admin.DefaultConfig()).LayoutAt(bg, report.Layout.Version))(t)
 		d, err := c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: 1})
 		if o := d.GetOrigin(); err != nil || d.GetVersion() != report.Layout.Version ||
 			o.GetLayout().GetVersion() != 1 ||

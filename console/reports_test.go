@@ -26,18 +26,13 @@ func TestReportsAreNoted(t *testing.T) {
 		step := func() {
 			t.Helper()
 			time.Sleep(time.Second)
-			if _, err := s.driveOnce(bg); err != nil {
-				t.Fatal(err)
-			}
+			must(s.driveOnce(bg))(t)
 		}
 		step()
 		var seen []time.Time
 		for _, i := range instances {
 			if len(seen) == 1 {
-				shown, err := s.showMigration(bg, b.read(m.ID))
-				if err != nil {
-					t.Fatal(err)
-				}
+				shown := must(s.showMigration(bg, b.read(m.ID)))(t)
 				if r := shown.GetMoves()[0].GetReports(); !r[0].GetReported().AsTime().Equal(seen[0]) ||
 					r[1].GetReported() != nil {
 					t.Errorf("i-00 and i-01 reported at %v and %v, want %v and none", r[0].GetReported().AsTime(),

@@ -296,13 +296,8 @@ func TestMigrationOfAReplacedLayout(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			from, err := b.Admin.Ledger.Refresh(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := b.Admin.ChangeLayout(bg, from, b.layout(60), "an operator"); err != nil {
-				t.Fatal(err)
-			}
+			from := must(b.Admin.Ledger.Refresh(bg))(t)
+			must(b.Admin.ChangeLayout(bg, from, b.layout(60), "an operator"))(t)
 			if _, err := s.ledger.Refresh(bg); err != nil { // a running console has a watch for this
 				t.Fatal(err)
 			}
@@ -411,10 +406,7 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 		b.beating(b.join("a", "lives", time.Minute))
 		time.Sleep(time.Hour + 12*time.Second)
 		s := b.console()
-		dead, err := s.instances(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		dead := must(s.instances(bg))(t)
 		now := time.Now()
 		b.Corrupt(record.Keys("").Worker(record.WorkerID{Bits: 3}), record.Worker{
 			Room: "a", Instance: "dead", Incarnation: dead[0].Incarnation, From: now.UnixMilli(),
@@ -422,14 +414,8 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 		}.Encode())
 		shown := func(what, want string) {
 			t.Helper()
-			rooms, err := s.ListRooms(bg, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			list, err := s.ListInstances(bg, &marchv1.ListInstancesRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			rooms := must(s.ListRooms(bg, nil))(t)
+			list := must(s.ListInstances(bg, &marchv1.ListInstancesRequest{}))(t)
 			got := fmt.Sprint(rooms.GetRooms()[0].GetAlive(), " of ", rooms.GetRooms()[0].GetInstances())
 			for _, i := range list.GetInstances() {
 				state := map[bool]string{true: "alive", false: "silent"}[i.GetAlive()]
@@ -438,20 +424,14 @@ func TestDeadInstanceIsNotShownAsUpByAConsoleThatBegins(t *testing.T) {
 				}
 				got += " " + i.GetName() + ":" + state
 			}
-			workers, err := s.ListWorkers(bg, &marchv1.ListWorkersRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			workers := must(s.ListWorkers(bg, &marchv1.ListWorkersRequest{}))(t)
 			got += ", dead's worker " + api.Word(workers.GetWorkers()[0].GetState())
 			if got != want {
 				t.Errorf("%s: %s, want %s", what, got, want)
 			}
 		}
 		shown("at first", "1 of 2 dead:unknown lives:alive, dead's worker unknown")
-		list, err := s.instances(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		list := must(s.instances(bg))(t)
 		f := findings{instances: list}
 		f.sample = next(sample{}, list, make([]answer, 2), time.Now())
 		if all := f.instanceProblemsOf(list[0]); len(all) != 1 || !all[0].GetSince().AsTime().Equal(died) ||

@@ -24,10 +24,7 @@ func TestSkipTag(t *testing.T) {
 		}
 		skips := func(want map[string]int64) {
 			t.Helper()
-			r, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"}))(t)
 			if diff := cmp.Diff(want, r.GetTag().GetSkips()); diff != "" {
 				t.Errorf("skips (-want +got): %s", diff)
 			}
@@ -115,9 +112,7 @@ func TestPrescaleTag(t *testing.T) {
 		invalid("prescale: 5000", "max_step (4999)").check(t, "a max_step below the prescale", err)
 
 		ids := c.room("a", "one")
-		if _, err := ids.Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
-			t.Fatal(err)
-		}
+		must(ids.Next(bg, &marchv1.NextRequest{Tag: "order"}))(t)
 		chain := c.chain("order")
 		if chain.GetHeld() < 4999 || chain.GetStep() != 5000 {
 			t.Errorf("chain: %v", chain)
@@ -145,10 +140,7 @@ func TestPrescaleTag(t *testing.T) {
 // chain returns the only chain that GetTag shows.
 func (c *consoleOf) chain(tag string) *marchv1.Chain {
 	c.Helper()
-	r, err := c.GetTag(bg, &marchv1.GetTagRequest{Name: tag})
-	if err != nil {
-		c.Fatal(err)
-	}
+	r := must(c.GetTag(bg, &marchv1.GetTagRequest{Name: tag}))(c)
 	if len(r.GetChains()) != 1 {
 		return nil
 	}

@@ -83,10 +83,7 @@ func TestPlansThatTakeWorkers(t *testing.T) {
 				len(answer.GetCost().GetWorst()) > 0 {
 				t.Errorf("costs: %v, %v", answer, err)
 			}
-			from, err := s.Admin.Ledger.Refresh(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			from := must(s.Admin.Ledger.Refresh(bg))(t)
 			to := allocator.Layout{Boundary: c.target.GetBoundary(), Ranges: make(map[allocator.Room]allocator.Range)}
 			for name, r := range c.target.GetRooms() {
 				to.Ranges[allocator.Room(name)] = allocator.Range{Lower: r.GetLower(), Upper: r.GetUpper()}
@@ -134,10 +131,7 @@ func plansLeaveWorkers(t *testing.T, force bool) {
 	apply := &marchv1.ApplyMigrationRequest{Plan: unforced(before.GetPlan()), Force: force}
 	_, err = s.ApplyMigration(bg, apply)
 	refused("has no worker of 2 bits", "tag event").check(t, "apply the plan from before the tag", err)
-	planned, err := s.PlanMigration(bg, target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	planned := must(s.PlanMigration(bg, target))(t)
 	for _, m := range planned.GetPlan().GetMoves() {
 		for name, r := range m.GetLayout().GetRooms() {
 			if timeid.Slice(allocator.Range{Lower: r.GetLower(), Upper: r.GetUpper()}, 100, 2).Width() < 1 {
@@ -172,16 +166,10 @@ func TestTagsDuringAMigration(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := testcluster.New(t)
 		c.Init(testcluster.Halves(), "test")
-		from, err := c.Admin.Ledger.Refresh(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		planned, err := plan.New(from.Layout, allocator.Layout{Boundary: 100,
+		from := must(c.Admin.Ledger.Refresh(bg))(t)
+		planned := must(plan.New(from.Layout, allocator.Layout{Boundary: 100,
 			Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 76}, "b": {Lower: 76, Upper: 100}}},
-			false)
-		if err != nil {
-			t.Fatal(err)
-		}
+			false))(t)
 		// No console makes its moves.
 		m, err := c.Admin.StartMigration(bg, from, record.Migration{From: planned.From, Target: planned.Target,
 			Moves: record.MovesOf(planned.Moves...)}, "test")
@@ -212,9 +200,7 @@ func TestAMoveWaitsForWorkers(t *testing.T) {
 		defer callers.Wait()
 		defer cancel()
 		for _, r := range []*testcluster.Room{a, b} {
-			if _, err := r.Next(bg, &marchv1.NextRequest{Tag: "event"}); err != nil {
-				t.Fatal(err)
-			}
+			must(r.Next(bg, &marchv1.NextRequest{Tag: "event"}))(t)
 			callers.Go(func() {
 				for ctx.Err() == nil {
 					if _, err := r.Next(ctx, &marchv1.NextRequest{Tag: "event"}); err != nil && ctx.Err() == nil {
@@ -229,11 +215,8 @@ func TestAMoveWaitsForWorkers(t *testing.T) {
 		etcd, keys := s.Open(t), record.Keys("/march/default/")
 		// look reads the workers and room b's report in one snapshot.
 		look := func() (reported int64, used []int64) {
-			answer, err := etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpGetPrefix(keys.All(record.Windows)),
-				store.OpGet(keys.Registration("b", "b1"))}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must(etcd.Txn(bg, store.Txn{Then: []store.Op{store.OpGetPrefix(keys.All(record.Windows)),
+				store.OpGet(keys.Registration("b", "b1"))}}))(t)
 			now := time.Now().UnixMilli()
 			for _, kv := range answer.Got[0] {
 				id, w, err := keys.DecodeWorker(kv)
@@ -244,25 +227,16 @@ func TestAMoveWaitsForWorkers(t *testing.T) {
 					used = append(used, id.Number)
 				}
 			}
-			i, err := record.ReadAs[record.Instance](keys, answer.Got[1][0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			i := must(record.ReadAs[record.Instance](keys, answer.Got[1][0]))(t)
 			return i.Version, used
 		}
 		if version, used := look(); version != 1 || len(used) != 1 || used[0] < 512 || used[0] >= 922 {
 			t.Fatalf("room b reports version %d, and has workers %v", version, used)
 		}
 
-		planned, err := s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: layout(100,
-			map[string][2]int64{"a": {0, 90}, "b": {90, 100}})})
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned.GetPlan()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		planned := must(s.PlanMigration(bg, &marchv1.PlanMigrationRequest{Target: layout(100,
+			map[string][2]int64{"a": {0, 90}, "b": {90, 100}})}))(t)
+		m := must(s.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned.GetPlan()}))(t)
 		looks := 0
 		testcluster.Await(t, "the end of the migration", func() bool {
 			for range 20 {
@@ -281,10 +255,7 @@ func TestAMoveWaitsForWorkers(t *testing.T) {
 		}
 		// Room a may use all of it now, and b's old worker is free.
 		pinned := s.Room("a", "a2", func(cfg *room.Config) { cfg.Worker = worker.PinTo(921) })
-		answer, err := pinned.Next(bg, &marchv1.NextRequest{Tag: "event"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must(pinned.Next(bg, &marchv1.NextRequest{Tag: "event"}))(t)
 		if n := answer.GetId() >> 12 & 1023; n != 921 {
 			t.Errorf("room a issues with worker %d", n)
 		}

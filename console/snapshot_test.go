@@ -107,10 +107,7 @@ func TestSnapshotAgesPartByPart(t *testing.T) {
 			next.answers.came = time.Now()
 		})
 		for _, held := range []int64{5, 0} {
-			o, err := s.GetOverview(bg, &marchv1.GetOverviewRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			o := must(s.GetOverview(bg, &marchv1.GetOverviewRequest{}))(t)
 			r := o.GetRooms()[0]
 			if known := held > 0; r.GetHeld() != held || (o.GetAsOf() != nil) != known || r.Rate != nil ||
 				!strings.Contains(o.GetProblems()[0].GetEffect(), "is as of "+read.UTC().Format(time.DateTime)) {

@@ -47,10 +47,7 @@ func TestPagesOfTagsVisitFewKeys(t *testing.T) {
 		n := w.nodeOver(etcd)
 		listed := 0
 		for token := ""; ; {
-			page, err := n.ListTags(bg, &marchv1.ListTagsRequest{PageSize: size, PageToken: token})
-			if err != nil {
-				t.Fatal(err)
-			}
+			page := must(n.ListTags(bg, &marchv1.ListTagsRequest{PageSize: size, PageToken: token}))(t)
 			listed += len(page.GetTags())
 			if token = page.GetNextPageToken(); token == "" {
 				break

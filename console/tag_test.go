@@ -47,11 +47,8 @@ func TestTags(t *testing.T) {
 		_, err := c.CreateTag(bg, &marchv1.CreateTagRequest{Tag: &marchv1.Tag{Name: "order"}})
 		want{codes.AlreadyExists, "exists", []string{"order"}}.check(t, "create twice", err)
 
-		r, err := c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", MinStep: p(5),
-			Reserve: durationpb.New(time.Second), Start: p(1)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(c.UpdateTag(bg, &marchv1.UpdateTagRequest{Tag: &marchv1.Tag{Name: "order", MinStep: p(5),
+			Reserve: durationpb.New(time.Second), Start: p(1)}}))(t)
 		if r.GetTag().GetRevision() <= made.GetRevision() || made.GetRevision() == 0 {
 			t.Errorf("revision %d after %d", r.GetTag().GetRevision(), made.GetRevision())
 		}
@@ -67,9 +64,7 @@ func TestTags(t *testing.T) {
 		if diff := cmp.Diff(&marchv1.GetTagResponse{Tag: defaults}, got, protocmp.Transform()); diff != "" {
 			t.Errorf("get (-want +got): %s", diff)
 		}
-		if _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}); err != nil {
-			t.Fatal(err)
-		}
+		must(c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}))(t)
 		_, err = c.GetTag(bg, &marchv1.GetTagRequest{Name: "order"})
 		notFound("order", "march tag create order").check(t, "get after delete", err)
 	})
@@ -277,10 +272,7 @@ func TestListTags(t *testing.T) {
 		// A page token from elsewhere is a place in the order like any other.
 		for token, first := range map[string]string{"a": "tag-000", "tag-100x": "tag-101", "zzz": "",
 			"tag-099:5": "tag-100", "tag-099:6": "tag-100", "tag-199:0": "tag-200"} {
-			r, err := c.ListTags(bg, &marchv1.ListTagsRequest{PageToken: token, PageSize: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(c.ListTags(bg, &marchv1.ListTagsRequest{PageToken: token, PageSize: 1}))(t)
 			got := ""
 			if len(r.GetTags()) > 0 {
 				got = r.GetTags()[0].GetName()

@@ -115,20 +115,13 @@ func TestDecodeInADamagedHistory(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := startHalves(t)
 		c.create(&marchv1.Tag{Name: "order"})
-		if _, err := c.room("a", "host-1").Next(bg, &marchv1.NextRequest{Tag: "order"}); err != nil {
-			t.Fatal(err)
-		}
+		must(c.room("a", "host-1").Next(bg, &marchv1.NextRequest{Tag: "order"}))(t)
 		l := c.Ledger()
 		for upper := int64(20); upper < 22; upper++ {
-			record, err := l.Refresh(bg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			record := must(l.Refresh(bg))(t)
 			next := record.Layout
 			next.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: upper}}
-			if _, err := admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, record, next, "test"); err != nil {
-				t.Fatal(err)
-			}
+			must(admin.New(l, admin.DefaultConfig()).ChangeLayout(bg, record, next, "test"))(t)
 		}
 		const key = "/march/default/layouts/0000000000000000001"
 		c.Corrupt(store.OpPut(key, []byte(`{"format":99,"build":"v9.9.9"}`)))
@@ -147,9 +140,7 @@ func TestDecodeInADamagedHistory(t *testing.T) {
 			!strings.Contains(page, "Tag: there is none of this name") {
 			t.Errorf("%d: %s", code, page)
 		}
-		if _, err := c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}); err != nil {
-			t.Fatal(err)
-		}
+		must(c.DeleteTag(bg, &marchv1.DeleteTagRequest{Name: "order"}))(t)
 		if _, err := c.Decode(bg, &marchv1.DecodeRequest{Tag: "order", Id: 1_000_000}); err != nil {
 			t.Errorf("of a deleted tag: %v", err)
 		}
@@ -173,9 +164,7 @@ func TestMigrateWaitsForUnreadable(t *testing.T) {
 		}
 		stays(w, n, m.GetId(), 1)
 		without := &marchv1.ContinueMigrationRequest{Id: m.GetId(), Without: []string{"a/newer"}}
-		if _, err := n.ContinueMigration(bg, without); err != nil {
-			t.Fatal(err)
-		}
+		must(n.ContinueMigration(bg, without))(t)
 		w.ends(n, m.GetId(), "done")
 		if _, err := n.ForgetInstance(bg, &marchv1.ForgetInstanceRequest{Room: "a", Name: "newer"}); err != nil {
 			t.Error(err)

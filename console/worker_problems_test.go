@@ -63,10 +63,7 @@ func TestProblemsOfTimeTags(t *testing.T) {
 		s := c.Console(func(cfg *console.Config) { cfg.Metrics = serve.NewMetrics("test", nil) })
 		var got []string
 		testcluster.Await(t, "the problems are told", func() bool {
-			answer, err := s.GetOverview(bg, &marchv1.GetOverviewRequest{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := must(s.GetOverview(bg, &marchv1.GetOverviewRequest{}))(t)
 			got = nil
 			for _, p := range answer.GetProblems() {
 				switch p.GetKind() {

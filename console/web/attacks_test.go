@@ -136,15 +136,9 @@ func (b *browser) elsewhere(t *testing.T) {
 func TestOpenPageLosesItsRight(t *testing.T) {
 	w := newWorld(t, 100, "a", "b")
 	at, tokens := w.guardedConsole(`grants: [{subjects: "token:reader", roles: viewer}]`, "reader")
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at+"/live/tags", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(t.Context(), http.MethodGet, at+"/live/tags", nil))(t)
 	r.Header.Set("Cookie", login(t, at, tokens["reader"])["Cookie"])
-	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must((&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r))(t)
 	defer func() { _ = answer.Body.Close() }()
 	lines := bufio.NewScanner(answer.Body)
 	until := func(text string) {

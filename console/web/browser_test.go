@@ -119,19 +119,12 @@ func (b *browser) restart(t *testing.T) {
 	p.until("the page is live again", `document.querySelector("#link").className === "live"`)
 	typing.says("The plan: 1 move") // of what was typed meanwhile
 	typing.until("the field is as it was typed", value("upper", "a")+` === "40"`)
-	record, err := w.Admin.Ledger.Refresh(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	record := must(w.Admin.Ledger.Refresh(t.Context()))(t)
 	next := record.Layout
 	next.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 10}}
-	if _, err := w.Admin.ChangeLayout(t.Context(), record, next, "bob"); err != nil {
-		t.Fatal(err)
-	}
+	must(w.Admin.ChangeLayout(t.Context(), record, next, "bob"))(t)
 	p.says("layout 2") // without a reload
-	if _, err := w.Admin.Ledger.Halt(t.Context(), "bob", "a backup comes back"); err != nil {
-		t.Fatal(err)
-	}
+	must(w.Admin.Ledger.Halt(t.Context(), "bob", "a backup comes back"))(t)
 	p.says("Leasing is halted in all rooms by bob: a backup comes back. Since")
 
 	// etcd stops: the page keeps its content and says why it is old. A page that is opened
@@ -209,10 +202,7 @@ func (b *browser) rest(t *testing.T) {
 	at, _ := w.console("")
 	w.tag("order")
 	ids := w.server("b", "host-1")
-	r, err := ids.Next(t.Context(), &marchv1.NextRequest{Tag: "order"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(ids.Next(t.Context(), &marchv1.NextRequest{Tag: "order"}))(t)
 	p := b.open(t, at)
 	p.visit("/decode")
 	p.fill("#tag", "order")

@@ -16,16 +16,12 @@ func (b *browser) capacity(t *testing.T) {
 	at, _ := w.console("")
 	small := record.DefaultTag()
 	small.Limit = 100_000_000
-	if _, err := w.Admin.CreateTag(t.Context(), "small", small, "ann"); err != nil {
-		t.Fatal(err)
-	}
+	must(w.Admin.CreateTag(t.Context(), "small", small, "ann"))(t)
 	w.tag("idle")
 	ids := w.server("a", "host-1")
 	console := w.Console(nil)
 	testcluster.Await(t, "the console sees how fast the tag is used", func() bool {
-		if _, err := ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "small", Count: 1000}); err != nil {
-			t.Fatal(err)
-		}
+		must(ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "small", Count: 1000}))(t)
 		c, err := console.GetCapacity(t.Context(), &marchv1.GetCapacityRequest{})
 		return err == nil && c.GetCapacity()[0].GetTag() == "small" && c.GetCapacity()[0].GetFull() != nil
 	})

@@ -53,10 +53,7 @@ func distance(a, b colour) float64 {
 // hexColour reads a colour as style sheets write it, without the #.
 func hexColour(t *testing.T, text string) (c colour) {
 	t.Helper()
-	n, err := strconv.ParseUint(text, 16, 24)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must(strconv.ParseUint(text, 16, 24))(t)
 	for i := range c {
 		v := float64(n>>(16-8*i)&255) / 255
 		if c[i] = v / 12.92; v > 0.04045 {
@@ -71,10 +68,7 @@ func luminance(c colour) float64 { return 0.2126*c[0] + 0.7152*c[1] + 0.0722*c[2
 // TestColourBlind: the colours of rooms are told apart by the colour-blind, too, and the names of
 // rooms can be read on them. Rooms of the same colour have different patterns (TestColours).
 func TestColourBlind(t *testing.T) {
-	style, err := os.ReadFile("static/style.css")
-	if err != nil {
-		t.Fatal(err)
-	}
+	style := must(os.ReadFile("static/style.css"))(t)
 	var rooms []colour
 	var names []string
 	for _, m := range regexp.MustCompile(`\.(c\d+) \{ --room: #([0-9a-f]{6}) \}`).FindAllStringSubmatch(

@@ -50,10 +50,7 @@ func over(c *testcluster.Cluster, boundary int64, rooms ...allocator.Room) *worl
 	c.Helper()
 	w := &world{Cluster: c}
 	if boundary > 0 {
-		l, err := allocator.EqualLayout(boundary, rooms)
-		if err != nil {
-			c.Fatal(err)
-		}
+		l := must(allocator.EqualLayout(boundary, rooms))(c)
 		w.Init(l, "ann")
 	}
 	return w
@@ -191,12 +188,9 @@ func (p *tab) dark(on bool) {
 	if on {
 		scheme = "dark"
 	}
-	_, err := chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+	must(chromedp.Call(p.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-	})
-	if err != nil {
-		p.Fatal(err)
-	}
+	}))(p)
 }
 
 // do runs an action within the time that a test has.
@@ -360,9 +354,17 @@ func (p *tab) picture() []byte {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	png, err := chromedp.Run(ctx, chromedp.FullScreenshot(100))
-	if err != nil {
-		p.Fatal(err)
-	}
+	png := must(chromedp.Run(ctx, chromedp.FullScreenshot(100)))(p)
 	return png
+}
+
+// must returns the value of a call that may not fail: must(call())(t).
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return value
+	}
 }

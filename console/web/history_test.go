@@ -99,10 +99,7 @@ func servePages(t *testing.T, cfg web.Config) string {
 	stopping := make(chan struct{})
 	cfg.Stopping, cfg.Pages, cfg.CallerPages = stopping, limits.Limit(web.MaxPages, 10),
 		limits.Limit(web.MaxCallerPages, 10)
-	pages, err := web.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := must(web.New(cfg))(t)
 	mux := http.NewServeMux()
 	pages.Routes(mux)
 	server := httptest.NewServer(mux)

@@ -27,10 +27,7 @@ func TestLivePages(t *testing.T) {
 			DisableKeepAlives: true,
 			DialContext:       (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}).DialContext,
 		}}
-		answer, err := client.Get(url + "/live/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must(client.Get(url + "/live/"))(t)
 		if answer.StatusCode == http.StatusOK {
 			t.Cleanup(func() { _ = answer.Body.Close() })
 			return answer.StatusCode, ""

@@ -141,7 +141,7 @@ func TestBadCookies(t *testing.T) {
 	key := []byte(strings.Repeat("k", 32))
 	with := func(cfg *web.LoginConfig, _ *access.Config) { cfg.Key, cfg.PublicURL = key, "" }
 	a, b := newSite(t, with), newSite(t, with)
-	if err := os.WriteFile(b.tokens, must(os.ReadFile(a.tokens)), 0o600); err != nil {
+	if err := os.WriteFile(b.tokens, must(os.ReadFile(a.tokens))(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	b.gate.Reload(time.Now())
@@ -153,8 +153,6 @@ func TestBadCookies(t *testing.T) {
 		t.Error(body)
 	}
 }
-
-func must(b []byte, _ error) []byte { return b }
 
 // 10,000 wrong logins are bounded, and others still log in. TestPagesOfOtherSites has the other attacks.
 func TestGuesses(t *testing.T) {
@@ -385,10 +383,7 @@ type issuer struct {
 
 func newIssuer(t *testing.T) *issuer {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	return &issuer{URL: "https://issuer.example", t: t, key: key, codes: make(map[string][2]string), access: "x",
 		userInfo: http.StatusNotFound}
 }
@@ -514,10 +509,7 @@ func newSite(t *testing.T, change func(*web.LoginConfig, *access.Config)) *site 
 	if s.gate, err = access.New(gateCfg); err != nil {
 		t.Fatal(err)
 	}
-	h, err := web.NewLogin(cfg, s.gate, hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := must(web.NewLogin(cfg, s.gate, hclog.NewNullLogger()))(t)
 	mux := http.NewServeMux()
 	h.Routes(mux)
 	mux.Handle("/", h.Pages(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -530,10 +522,7 @@ func newSite(t *testing.T, change func(*web.LoginConfig, *access.Config)) *site 
 
 // browser returns a client with cookies of its own.
 func (s *site) browser() *http.Client {
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	jar := must(cookiejar.New(nil))(s.t)
 	return &http.Client{Transport: s, Jar: jar}
 }
 
@@ -561,22 +550,13 @@ func (s *site) send(c *http.Client, method, path, form string, change func(*http
 	if !strings.HasPrefix(path, "http") {
 		path = s.URL + path
 	}
-	request, err := http.NewRequest(method, path, strings.NewReader(form))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	request := must(http.NewRequest(method, path, strings.NewReader(form)))(s.t)
 	if method == http.MethodPost {
 		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	change(request)
-	r, err := c.Do(request)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	r := must(c.Do(request))(s.t)
 	defer func() { _ = r.Body.Close() }()
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	body := must(io.ReadAll(r.Body))(s.t)
 	return r.StatusCode, string(body), answered{r.Request.URL, r.Header, r.StatusCode, r.Cookies()}
 }

@@ -138,9 +138,7 @@ func duringMigration(t *testing.T) state {
 		w.load(ids, "order", int64(20+30*i))
 	}
 	gone := ledger.Registration{Room: "eu-1", Name: "host-2", Address: "127.0.0.1:1", Hold: 10 * time.Minute}
-	if _, err := w.Ledger().Join(t.Context(), gone); err != nil {
-		t.Fatal(err)
-	}
+	must(w.Ledger().Join(t.Context(), gone))(t)
 	const plan = "/migrations?boundary=1000&room=eu-1&lower=0&upper=150&room=eu-2&lower=150&upper=500" +
 		"&room=us-1&lower=500&upper=750&room=ap-1&lower=750&upper=1000"
 	id := w.migrate(at, map[allocator.Room]allocator.Range{"eu-1": {Lower: 0, Upper: 150},
@@ -157,10 +155,7 @@ func duringMigration(t *testing.T) state {
 // migrate applies a plan as the form of the page does. It returns the migration's ID.
 func (w *world) migrate(at string, ranges map[allocator.Room]allocator.Range) string {
 	w.Helper()
-	record, err := w.Admin.Ledger.Refresh(w.Context())
-	if err != nil {
-		w.Fatal(err)
-	}
+	record := must(w.Admin.Ledger.Refresh(w.Context()))(w)
 	form := url.Values{"boundary": {fmt.Sprint(record.Layout.Boundary)}, "do": {"apply"},
 		"force": {"1"}, "hold": {"0s"}}
 	for room, r := range ranges {
@@ -190,9 +185,7 @@ func withoutEtcd(t *testing.T) state {
 	w.tag("order")
 	for _, room := range rooms {
 		ids := w.server(room, "host-1")
-		if _, err := ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 1000}); err != nil {
-			t.Fatal(err)
-		}
+		must(ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 1000}))(t)
 	}
 	says := func(text string) {
 		testcluster.Await(w, "the overview says "+text, func() bool {
@@ -220,15 +213,10 @@ func (b *browser) withManyRooms(t *testing.T) state {
 	for _, i := range []int{0, 3} {
 		ids := w.server(rooms[i], allocator.Instance(strings.Repeat("a-host-of-a-long-name.", 2)+"end"))
 		for _, tag := range []string{"order", long} {
-			if _, err := ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: tag, Count: 1000}); err != nil {
-				t.Fatal(err)
-			}
+			must(ids.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: tag, Count: 1000}))(t)
 		}
 	}
-	record, err := w.Admin.Ledger.Refresh(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	record := must(w.Admin.Ledger.Refresh(t.Context()))(t)
 	plan := func(less int64) string {
 		form := url.Values{"boundary": {"1000000000039"}}
 		for i, room := range rooms {

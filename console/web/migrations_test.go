@@ -146,16 +146,11 @@ func (b *browser) planner(t *testing.T) {
 		"upper": {"200", "600", "900"}, "do": {"apply"}}
 	p.visit("/migrations?" + q.Encode())
 	p.until("its cost is counted", button("Apply: 2 moves")) // until then, the page plans again
-	record, err := w.Admin.Ledger.Refresh(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	record := must(w.Admin.Ledger.Refresh(t.Context()))(t)
 	other := record.Layout
 	other.Ranges = map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 100}, "b": {Lower: 300, Upper: 600},
 		"c": {Lower: 600, Upper: 900}}
-	if _, err := w.Admin.ChangeLayout(t.Context(), record, other, "bob"); err != nil {
-		t.Fatal(err)
-	}
+	must(w.Admin.ChangeLayout(t.Context(), record, other, "bob"))(t)
 	p.click(button("Apply: 2 moves"))
 	p.says("The plan was made for layout version 1, but bob made version 2 at ")
 }
@@ -166,11 +161,8 @@ func (b *browser) steering(t *testing.T) {
 	at, _ := w.console("")
 	w.server("a", "host-1")
 	// This instance is registered and never reports.
-	silent, err := w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1",
-		Build: "v1.0.0", Hold: 10 * time.Minute})
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := must(w.Ledger().Join(t.Context(), ledger.Registration{Room: "a", Name: "host-2", Address: "127.0.0.1:1",
+		Build: "v1.0.0", Hold: 10 * time.Minute}))(t)
 	_ = silent
 	p := b.open(t, at)
 	p.visit("/instances")

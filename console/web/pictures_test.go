@@ -67,10 +67,7 @@ func (b *browser) docs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		want, err := os.ReadFile(golden)
-		if err != nil {
-			t.Fatal(err)
-		}
+		want := must(os.ReadFile(golden))(t)
 		defer func() {
 			if diff := cmp.Diff(string(want), text); diff != "" {
 				t.Errorf("%s (-picture +page); take it anew with -rewrite\n%s", name, diff)

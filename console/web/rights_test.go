@@ -35,11 +35,8 @@ func (w *world) guardedConsole(policy string, names ...string) (at string, token
 			w.Fatal(err)
 		}
 	}
-	gate, err := access.New(access.Config{Policy: filepath.Join(dir, "policy.yaml"),
-		Tokens: filepath.Join(dir, "tokens")})
-	if err != nil {
-		w.Fatal(err)
-	}
+	gate := must(access.New(access.Config{Policy: filepath.Join(dir, "policy.yaml"),
+		Tokens: filepath.Join(dir, "tokens")}))(w)
 	at, _ = w.consoleWith("", func(cfg *console.Config) { cfg.Access = gate })
 	return at, tokens
 }
@@ -160,14 +157,8 @@ func TestRightsOfMigration(t *testing.T) {
 	open := w.Console(nil)
 	to := &marchv1.Layout{Boundary: 100, Rooms: map[string]*marchv1.Range{"a": {Lower: 0, Upper: 25},
 		"b": {Lower: 50, Upper: 100}}}
-	plan, err := open.PlanMigration(t.Context(), &marchv1.PlanMigrationRequest{Target: to})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := open.ApplyMigration(t.Context(), &marchv1.ApplyMigrationRequest{Plan: plan.GetPlan()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := must(open.PlanMigration(t.Context(), &marchv1.PlanMigrationRequest{Target: to}))(t)
+	m := must(open.ApplyMigration(t.Context(), &marchv1.ApplyMigrationRequest{Plan: plan.GetPlan()}))(t)
 	at, tokens := w.guardedConsole(
 		`grants: [{subjects: "token:reader", roles: viewer}, {subjects: "token:ops", roles: operator}]`,
 		"reader", "ops")

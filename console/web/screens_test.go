@@ -32,10 +32,7 @@ func screen(t testing.TB, name string, texts ...string) {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must(os.ReadFile(file))(t)
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s (-want +got); write it anew with -rewrite\n%s", file, diff)
 	}

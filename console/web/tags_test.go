@@ -78,9 +78,7 @@ func (b *browser) tag(t *testing.T) {
 	p.click(button("Create"))
 	p.says("The tag was created.")
 	for _, room := range []marchv1.IDServiceClient{ids, other} {
-		if _, err := room.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 10}); err != nil {
-			t.Fatal(err)
-		}
+		must(room.NextBatch(t.Context(), &marchv1.NextBatchRequest{Tag: "order", Count: 10}))(t)
 	}
 	p.until("marks of both rooms are drawn", `document.querySelectorAll(".dots circle").length === 2`)
 

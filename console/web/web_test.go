@@ -31,10 +31,7 @@ var vendored = map[string]string{
 
 func TestVendored(t *testing.T) {
 	for name, want := range vendored {
-		content, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		content := must(os.ReadFile(name))(t)
 		if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != want {
 			t.Errorf("%s is not the file that was vendored: its SHA-256 is %x", name, sum)
 		}
@@ -56,25 +53,16 @@ type head struct {
 
 func fetch(t testing.TB, r *http.Request) (head, string) {
 	t.Helper()
-	answer, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := must(client.Do(r))(t)
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must(io.ReadAll(answer.Body))(t)
 	return head{answer.Status, answer.StatusCode, answer.Header}, string(body)
 }
 
 // send sends a request of a browser, with a form unless that is nil.
 func send(t testing.TB, method, address string, headers map[string]string, form url.Values) (head, string) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(t.Context(), method, address, strings.NewReader(form.Encode())))(t)
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -93,10 +81,7 @@ func get(t testing.TB, address string) (head, string) {
 // post sends a form.
 func post(t testing.TB, address, form string) (head, string) {
 	t.Helper()
-	values, err := url.ParseQuery(form)
-	if err != nil {
-		t.Fatal(err)
-	}
+	values := must(url.ParseQuery(form))(t)
 	return send(t, http.MethodPost, address, nil, values)
 }
 
@@ -264,10 +249,7 @@ func TestStream(t *testing.T) {
 	follow := func(last, text string) (id string, rest *bufio.Reader, end context.CancelFunc) {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/live/audit", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(http.NewRequestWithContext(ctx, http.MethodGet, at+"/live/audit", nil))(t)
 		r.Header.Set("Last-Event-ID", last)
 		answer, err := client.Do(r) //nolint:bodyclose // end does, also at the end of the test
 		if err != nil {

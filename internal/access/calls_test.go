@@ -24,10 +24,7 @@ import (
 // message returns a request of a call for a tag in room eu-1.
 func message(t *testing.T, m protoreflect.MethodDescriptor, tag string) proto.Message {
 	t.Helper()
-	kind, err := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
-	if err != nil {
-		t.Fatal(err)
-	}
+	kind := must(protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName()))(t)
 	r := kind.New()
 	fields := m.Input().Fields()
 	text := protoreflect.ValueOfString
@@ -57,10 +54,7 @@ func ask(ctx context.Context, t *testing.T, conn grpc.ClientConnInterface,
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	name := "/" + string(m.Parent().FullName()) + "/" + string(m.Name())
-	out, err := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName()))(t)
 	if !m.IsStreamingServer() {
 		return conn.Invoke(ctx, name, message(t, m, tag), out.New().Interface())
 	}
@@ -94,10 +88,7 @@ func TestEveryCall(t *testing.T) {
 			if status.Code(err) != c.want {
 				t.Errorf("%s by %q: %v, want %v", m.FullName(), c.token, err, c.want)
 			}
-			ctx, err := w.gate.Login(bg, access.Credentials{Token: w.tokens[c.token]})
-			if err != nil {
-				t.Fatal(err)
-			}
+			ctx := must(w.gate.Login(bg, access.Credentials{Token: w.tokens[c.token]}))(t)
 			if err := api.ToStatus(ask(ctx, t, inside, m, "order")); status.Code(err) != c.want {
 				t.Errorf("%s in this process by %q: %v, want %v", m.FullName(), c.token, err, c.want)
 			}

@@ -61,10 +61,7 @@ func TestStreams(t *testing.T) {
 	open := func() marchv1.IDService_StreamClient {
 		ctx, cancel := context.WithCancel(bearer(w.tokens["issuer"]))
 		t.Cleanup(cancel)
-		stream, err := client.Stream(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must(client.Stream(ctx))(t)
 		return stream
 	}
 	next := func(s marchv1.IDService_StreamClient, tag string) error {
@@ -135,11 +132,7 @@ func TestIdleStreams(t *testing.T) {
 	}
 	open := func(token string, tags ...string) marchv1.IDService_StreamClient {
 		t.Helper()
-		stream, err := try(token, tags...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stream
+		return must(try(token, tags...))(t)
 	}
 	ended := func(what string, s marchv1.IDService_StreamClient, want codes.Code) {
 		t.Helper()

@@ -235,10 +235,7 @@ func TestReload(t *testing.T) {
 // metric returns the value of a metric; those of one name are summed.
 func metric(t *testing.T, m *serve.Metrics, name string) string {
 	t.Helper()
-	families, err := m.Gatherer().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must(m.Gatherer().Gather())(t)
 	for _, f := range families {
 		if f.GetName() == name {
 			sum := 0.0
@@ -374,10 +371,7 @@ func TestDoors(t *testing.T) {
 	if err := w.gate.Take(bg, "order", 1); allocator.KindOf(err) != allocator.Unauthenticated {
 		t.Errorf("anonymous: %v", err)
 	}
-	ctx, err := w.gate.Login(bg, access.Credentials{Token: w.tokens["issuer"]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ctx := must(w.gate.Login(bg, access.Credentials{Token: w.tokens["issuer"]}))(t)
 	if err := errors.Join(w.gate.Take(ctx, "order", 1), w.gate.MayRead(ctx, "order")); err != nil {
 		t.Error(err)
 	}

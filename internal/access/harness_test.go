@@ -129,10 +129,7 @@ func (w *world) dial(address string, with *tls.Config) *grpc.ClientConn {
 	if with != nil {
 		creds = credentials.NewTLS(with)
 	}
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	conn := must(grpc.NewClient(address, grpc.WithTransportCredentials(creds)))(w.t)
 	w.t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -168,10 +165,7 @@ type authority struct {
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	return key
 }
 
@@ -193,14 +187,8 @@ func (a *authority) sign(c *x509.Certificate, parent *x509.Certificate, public c
 	if parent == nil {
 		parent = c
 	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, public, a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	der := must(x509.CreateCertificate(rand.Reader, c, parent, public, a.key))(a.t)
+	cert := must(x509.ParseCertificate(der))(a.t)
 	return cert
 }
 
@@ -270,11 +258,8 @@ func newIssuer(t *testing.T) *issuer {
 
 // keys returns the issuer's keys as a JWKS file has them.
 func (i *issuer) keys() []byte {
-	b, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: "one",
-		Algorithm: "ES256", Use: "sig"}}})
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	b := must(json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: &i.key.PublicKey, KeyID: "one",
+		Algorithm: "ES256", Use: "sig"}}}))(i.t)
 	return b
 }
 
@@ -287,15 +272,9 @@ func (i *issuer) claims(subject string, groups ...string) map[string]any {
 // token signs claims.
 func (i *issuer) token(claims map[string]any) string {
 	i.t.Helper()
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256,
-		Key: jose.JSONWebKey{Key: i.key, KeyID: "one"}}, nil)
-	if err != nil {
-		i.t.Fatal(err)
-	}
-	token, err := jwt.Signed(signer).Claims(claims).Serialize()
-	if err != nil {
-		i.t.Fatal(err)
-	}
+	signer := must(jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256,
+		Key: jose.JSONWebKey{Key: i.key, KeyID: "one"}}, nil))(i.t)
+	token := must(jwt.Signed(signer).Claims(claims).Serialize())(i.t)
 	return token
 }
 
@@ -319,3 +298,14 @@ func (w *world) shortLived(use func(token string) bool) (token string, ends time
 
 // reload has the gate read its files again.
 func (w *world) reload() { w.gate.Reload(time.Now()) }
+
+// must returns the value of a call that may not fail: must(call())(t).
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return value
+	}
+}

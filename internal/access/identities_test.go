@@ -42,10 +42,7 @@ func (w *world) badTokens() map[string]string {
 		change(c)
 		return w.issuer.token(c)
 	}
-	public, err := x509.MarshalPKIXPublicKey(&w.issuer.key.PublicKey)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	public := must(x509.MarshalPKIXPublicKey(&w.issuer.key.PublicKey))(w.t)
 	asSecret := unsigned(`{"alg":"HS256","kid":"one"}`)
 	mac := hmac.New(sha256.New, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: public}))
 	_, _ = mac.Write([]byte(strings.TrimSuffix(asSecret, ".")))
@@ -228,16 +225,10 @@ func (w *world) muxes() map[string]*http.ServeMux {
 	w.t.Helper()
 	muxes := map[string]*http.ServeMux{"room": http.NewServeMux(), "console": http.NewServeMux()}
 	conn := w.gate.Conn(plainly)
-	room, err := serve.RoomRoutes(marchv1.NewIDServiceClient(conn), w.gate.IDs(marchv1.UnimplementedIDServiceServer{}),
-		marchv1.NewRoomServiceClient(conn), 1<<20, hclog.NewNullLogger())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	room := must(serve.RoomRoutes(marchv1.NewIDServiceClient(conn), w.gate.IDs(marchv1.UnimplementedIDServiceServer{}),
+		marchv1.NewRoomServiceClient(conn), 1<<20, hclog.NewNullLogger()))(w.t)
 	room(muxes["room"])
-	console, err := serve.ConsoleRoutes(conn, 1<<20, hclog.NewNullLogger())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	console := must(serve.ConsoleRoutes(conn, 1<<20, hclog.NewNullLogger()))(w.t)
 	console(muxes["console"])
 	return muxes
 }
@@ -265,10 +256,7 @@ func TestEveryRoute(t *testing.T) {
 			}
 			answer := httptest.NewRecorder()
 			h.ServeHTTP(deadlines{answer}, request)
-			body, err := io.ReadAll(answer.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			body := must(io.ReadAll(answer.Body))(t)
 			return answer.Code, string(body)
 		}
 		want := func(who, authorization string, code int) {
@@ -312,11 +300,8 @@ func TestEveryRouteWithBadCertificates(t *testing.T) {
 				if r.server != server {
 					continue
 				}
-				request, err := http.NewRequestWithContext(t.Context(), r.method,
-					s.URL+r.path, strings.NewReader(r.body))
-				if err != nil {
-					t.Fatal(err)
-				}
+				request := must(http.NewRequestWithContext(t.Context(), r.method,
+					s.URL+r.path, strings.NewReader(r.body)))(t)
 				answer, err := transport.RoundTrip(request)
 				if err != nil {
 					if c.status != 0 {

@@ -39,11 +39,8 @@ func (w *world) twoOf(bank, shop *issuer, transport http.RoundTripper, more stri
   - {url: %q, audience: march, names: ["jwt:bank/*", "group:bank-*"], required: {tenant: bank, email_verified: "true"}}
   - {url: %q, audience: ids, names: ["jwt:shop/*"], user: preferred_username, groups: roles}
 `, bank.URL, shop.URL)+more)
-	gate, err := access.New(access.Config{Policy: w.path("policy.yaml"), Identities: w.path("identities.yaml"),
-		Transport: transport})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	gate := must(access.New(access.Config{Policy: w.path("policy.yaml"), Identities: w.path("identities.yaml"),
+		Transport: transport}))(w.t)
 	return gate
 }
 
@@ -140,10 +137,7 @@ func TestIssuerThatStaysKeepsItsKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 		reached.mood = away
-		text, err := os.ReadFile(w.path("identities.yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(os.ReadFile(w.path("identities.yaml")))(t)
 		w.write("identities.yaml", strings.Replace(string(text), "preferred_username", "sub", 1))
 		w.reload()
 		if err := w.may(bank.token(bank.ofBank("bank/bob")), "IDService/Next", "order"); err != nil {
@@ -260,10 +254,7 @@ func TestUnboundCAs(t *testing.T) {
 			var log bytes.Buffer
 			cfg := access.Config{Policy: w.path("policy.yaml"), Identities: w.path("identities.yaml"),
 				Certificates: certificates, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})}
-			gate, err := access.New(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			gate := must(access.New(cfg))(t)
 			if got, said := len(gate.Problems()), strings.Contains(log.String(), "may give any name"); (got == 1) !=
 				(unbound && certificates) || said != (got == 1) {
 				t.Errorf("%s with certificates %v: %v\n%s", content, certificates, gate.Problems(), log.String())
@@ -343,10 +334,7 @@ func TestIdentitiesRefused(t *testing.T) {
 
 // The example in the documentation is a file of identities.
 func TestIdentitiesInDoc(t *testing.T) {
-	content, err := os.ReadFile("../../docs/access.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	content := must(os.ReadFile("../../docs/access.md"))(t)
 	_, section, _ := strings.Cut(string(content), "## Several issuers and CAs\n")
 	_, text, _ := strings.Cut(section, "```yaml\n")
 	text, _, _ = strings.Cut(text, "```")

@@ -166,11 +166,8 @@ func TestLoginOfAnotherSubject(t *testing.T) {
 func TestLoginWithoutUserInfo(t *testing.T) {
 	w := newWorld(t)
 	synctest.Test(t, func(t *testing.T) {
-		gate, err := access.New(access.Config{Policy: w.path("policy.yaml"), Issuer: w.issuer.URL, Audience: "march",
-			Transport: &moody{issuer: w.issuer}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		gate := must(access.New(access.Config{Policy: w.path("policy.yaml"), Issuer: w.issuer.URL, Audience: "march",
+			Transport: &moody{issuer: w.issuer}}))(t)
 		ends := time.Now().Add(5 * time.Minute)
 		s := gate.NewLogin(bg, access.Identity{Names: []string{"jwt:alice"}, Expires: ends}, "secret")
 		if s.Access != "" || !s.Expires.Equal(ends) {

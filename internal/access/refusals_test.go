@@ -77,10 +77,7 @@ func TestJunkHidesNoRefusal(t *testing.T) {
 			for k := range 1000 {
 				at := fmt.Sprintf("192.0.%d.%d", n%256, k%250)
 				_, _ = w.gate.Login(peerAt(at), access.Credentials{Token: fmt.Sprintf("march_%d", k), Address: at})
-				ctx, err := w.gate.Login(peerAt(fmt.Sprintf("2001:db8:%x:%x::%x", n, k, k)), access.Credentials{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				ctx := must(w.gate.Login(peerAt(fmt.Sprintf("2001:db8:%x:%x::%x", n, k, k)), access.Credentials{}))(t)
 				_ = w.gate.Take(ctx, fmt.Sprintf("junk-%d-%d\n\x1b[2J", n, k), 1)
 			}
 			if n%60 == 0 {

@@ -24,10 +24,7 @@ import (
 // gateOf returns a gate of a server over the world's files.
 func (w *world) gateOf(in string) *access.Gate {
 	w.t.Helper()
-	g, err := access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Room: in})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	g := must(access.New(access.Config{Policy: w.path("policy.yaml"), Tokens: w.path("tokens"), Room: in}))(w.t)
 	return g
 }
 
@@ -64,15 +61,9 @@ func TestServers(t *testing.T) {
 		if token != "" {
 			request.Header.Set("Authorization", "Bearer "+w.tokens[token])
 		}
-		answer, err := browser.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		answer := must(browser.Do(request))(t)
 		defer func() { _ = answer.Body.Close() }()
-		body, err := io.ReadAll(answer.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		body := must(io.ReadAll(answer.Body))(t)
 		return answer.StatusCode, string(body) + answer.Header.Get("Location")
 	}
 	testcluster.Await(t, "the console's list of tags", func() bool {
@@ -109,18 +100,12 @@ func TestServers(t *testing.T) {
 	}
 
 	// The Go client, with a token that is replaced under it.
-	ids, err := client.New(bg, client.Options{Addresses: []string{r.Address}, TokenFile: w.path("issuer.token")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	ids := must(client.New(bg, client.Options{Addresses: []string{r.Address}, TokenFile: w.path("issuer.token")}))(t)
 	defer ids.Close()
 	if _, err := ids.Next(bg, "order"); err != nil {
 		t.Error(err)
 	}
-	none, err := client.New(bg, client.Options{Addresses: []string{r.Address}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	none := must(client.New(bg, client.Options{Addresses: []string{r.Address}}))(t)
 	defer none.Close()
 	if _, err := none.Next(bg, "order"); status.Code(api.ToStatus(err)) != codes.Unauthenticated {
 		t.Errorf("a client without a token: %v", err)
@@ -143,10 +128,7 @@ func TestServers(t *testing.T) {
 		t.Error(err)
 	}
 	has := func(action, actor string) bool {
-		list, err := s.ListAudit(bearer(w.tokens["root"]), &marchv1.ListAuditRequest{Action: action})
-		if err != nil {
-			t.Fatal(err)
-		}
+		list := must(s.ListAudit(bearer(w.tokens["root"]), &marchv1.ListAuditRequest{Action: action}))(t)
 		return slices.ContainsFunc(list.GetEntries(), func(e *marchv1.AuditEntry) bool { return e.GetActor() == actor })
 	}
 	if !has("update tag", `token:operator from 127.0.0.1, says "mallory"`) {

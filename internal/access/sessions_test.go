@@ -60,10 +60,7 @@ func TestManySessions(t *testing.T) {
 func TestSessionOfATokenEnds(t *testing.T) {
 	w := newWorld(t)
 	synctest.Test(t, func(t *testing.T) {
-		s, err := w.gate.SessionOf(t.Context(), w.tokens["viewer"], "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := must(w.gate.SessionOf(t.Context(), w.tokens["viewer"], ""))(t)
 		s.Expires = time.Now().Add(time.Minute)
 		before, _ := w.gate.Authenticate(t.Context(), access.Credentials{Session: s})
 		time.Sleep(time.Minute + time.Second)

@@ -24,19 +24,10 @@ import (
 // etcdStatus returns what a process tells of the etcd at an endpoint.
 func etcdStatus(t *testing.T, cfg store.EtcdConfig) *marchv1.EtcdStatus {
 	t.Helper()
-	etcd, err := store.NewEtcd(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	etcd := must(store.NewEtcd(cfg))(t)
 	t.Cleanup(func() { _ = etcd.Close() })
-	l, err := ledger.New(etcd, ledger.DefaultConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := problem.NewHost(problem.HostConfig{Ledger: l}).Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(ledger.New(etcd, ledger.DefaultConfig()))(t)
+	got := must(problem.NewHost(problem.HostConfig{Ledger: l}).Diagnose(t.Context(), &marchv1.DiagnoseRequest{}))(t)
 	if e := got.GetEtcd().GetError(); e != "" {
 		t.Fatal(e)
 	}
@@ -93,10 +84,7 @@ func TestEtcdClockWithCertificates(t *testing.T) {
 // GET, which gRPC never sends. It returns its address.
 func proxy(t *testing.T, etcd *ledgertest.Etcd, change func(http.Header)) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var all sync.WaitGroup
 	t.Cleanup(func() { _ = listener.Close(); all.Wait() })
 	all.Go(func() {

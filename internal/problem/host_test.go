@@ -35,10 +35,7 @@ func TestDiagnose(t *testing.T) {
 	counters.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "some_total", Help: "Some."}))
 	server := problem.NewHost(problem.HostConfig{Build: "v1", Ledger: c.Ledger(), Journal: dir, Metrics: counters})
 
-	got, err := server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{}))(t)
 	if e := got.GetEtcd(); e.GetError() != "" || e.GetVersion() == "" || e.GetRevision() == 0 ||
 		e.GetLatency().AsDuration() <= 0 || e.GetSize() == 0 {
 		t.Errorf("etcd: %v", e)
@@ -56,10 +53,7 @@ func TestDiagnose(t *testing.T) {
 		t.Errorf("left in the journal's directory: %v, %v", left, err)
 	}
 
-	got, err = server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{Profiles: true, Metrics: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got = must(server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{Profiles: true, Metrics: true}))(t)
 	if !strings.Contains(got.GetMetrics(), "some_total 0") || len(got.GetHeap()) == 0 || len(got.GetGoroutines()) == 0 {
 		t.Errorf("metrics %q, %d bytes of heap, %d of goroutines", got.GetMetrics(),
 			len(got.GetHeap()), len(got.GetGoroutines()))
@@ -70,11 +64,8 @@ func TestDiagnose(t *testing.T) {
 func TestJournalGone(t *testing.T) {
 	c := testcluster.New(t)
 	dir := filepath.Join(t.TempDir(), "gone")
-	got, err := problem.NewHost(problem.HostConfig{Ledger: c.Ledger(), Journal: dir}).Diagnose(t.Context(),
-		&marchv1.DiagnoseRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(problem.NewHost(problem.HostConfig{Ledger: c.Ledger(), Journal: dir}).Diagnose(t.Context(),
+		&marchv1.DiagnoseRequest{}))(t)
 	if j := got.GetJournal(); !strings.Contains(j.GetError(), "gone") || j.GetSync() != nil {
 		t.Errorf("journal: %v", j)
 	}
@@ -83,19 +74,13 @@ func TestJournalGone(t *testing.T) {
 // Of each file that a setting names, the certificate that ends first is told.
 func TestCertificates(t *testing.T) {
 	dir := t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	var file []byte
 	ends := time.Now().Add(time.Hour).Truncate(time.Second)
 	for i, name := range []string{"late", "soon"} {
 		c := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
 			NotAfter: ends.Add(time.Duration(1-i) * time.Hour)}
-		der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		der := must(x509.CreateCertificate(rand.Reader, c, c, key.Public(), key))(t)
 		file = append(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
 	}
 	good, empty := filepath.Join(dir, "good.pem"), filepath.Join(dir, "empty.pem")
@@ -118,10 +103,7 @@ march_certificate_end_timestamp_seconds{setting="etcd-cert"} %d
 		"march_certificate_end_timestamp_seconds"); err != nil {
 		t.Error(err)
 	}
-	got, err := server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(server.Diagnose(t.Context(), &marchv1.DiagnoseRequest{}))(t)
 	all := got.GetCertificates()
 	if len(all) != 3 || all[0].GetSubject() != "CN=soon" || !all[0].GetEnds().AsTime().Equal(ends) ||
 		all[0].GetError() != "" {
@@ -129,5 +111,16 @@ march_certificate_end_timestamp_seconds{setting="etcd-cert"} %d
 	}
 	if !strings.Contains(all[1].GetError(), "no certificate") || !strings.Contains(all[2].GetError(), "gone") {
 		t.Errorf("got %v", all)
+	}
+}
+
+// must returns the value of a call that may not fail: must(call())(t).
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return value
 	}
 }

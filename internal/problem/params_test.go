@@ -91,10 +91,7 @@ func TestParametersOfEveryCall(t *testing.T) {
 // cases returns the rows by the names of their constants.
 func cases(t *testing.T) map[string]*problem.Row {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "table.go", nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must(parser.ParseFile(token.NewFileSet(), "table.go", nil, parser.SkipObjectResolution))(t)
 	rows := make(map[string]*problem.Row)
 	for _, d := range file.Decls {
 		block, is := d.(*ast.GenDecl)

@@ -187,10 +187,7 @@ func TestChanges(t *testing.T) {
 // Each row says what and what to do, in sentences, and names only alerts that there are. The alerts of what a row hides
 // do not fire beside the row's own.
 func TestTable(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/prometheus/march.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("../../deploy/prometheus/march.rules.yml"))(t)
 	rules := make(map[string]string) // by their alerts
 	for _, rule := range strings.Split(string(text), "- alert: ")[1:] {
 		name, rule, _ := strings.Cut(rule, "\n")
@@ -231,10 +228,7 @@ func TestTable(t *testing.T) {
 
 // Each kind of key that cannot be read has its own row, whose texts are sentences with all parameters.
 func TestDamages(t *testing.T) {
-	keys, err := record.NewKeys("default")
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := must(record.NewKeys("default"))(t)
 	kinds := []string{"", "layouts/in force", "layouts/before it", "migrations/under way"}
 	for _, key := range keys.Known() {
 		kinds = append(kinds, strings.Trim(strings.TrimPrefix(key, string(keys)), "/"))
@@ -261,10 +255,7 @@ var rewrite = flag.Bool("rewrite", false, "write the list of problems in deploy/
 func TestRunbook(t *testing.T) {
 	const path, begin, end = "../../deploy/RUNBOOK.md", "<!-- problems, from internal/problem -->\n",
 		"<!-- end of problems -->"
-	got, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := must(os.ReadFile(path))(t)
 	before, rest, _ := strings.Cut(string(got), begin)
 	_, after, found := strings.Cut(rest, end)
 	if !found {

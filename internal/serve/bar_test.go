@@ -53,10 +53,7 @@ func TestBarHitsNewConnectionsOnly(t *testing.T) {
 		if err := next(bg, before); err != nil {
 			t.Fatal(err)
 		}
-		stream, err := marchv1.NewIDServiceClient(before).Stream(bg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := must(marchv1.NewIDServiceClient(before).Stream(bg))(t)
 		answered := func() {
 			t.Helper()
 			err := stream.Send(&marchv1.NextRequest{Tag: "fast"})
@@ -73,9 +70,7 @@ func TestBarHitsNewConnectionsOnly(t *testing.T) {
 		attacker := marchv1.NewIDServiceClient(dial(anyone))
 		for range most + 3 {
 			ctx, cancel := context.WithCancel(bg)
-			if _, err := attacker.Stream(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(attacker.Stream(ctx))(t)
 			synctest.Wait() // until the server has the call
 			cancel()
 			synctest.Wait()
@@ -125,10 +120,7 @@ func TestBarHitsNewConnectionsOnly(t *testing.T) {
 				}
 				_ = answer.Body.Close()
 			}
-			conn, err := testcluster.DialContext(bg, door.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must(testcluster.DialContext(bg, door.Addr().String()))(t)
 			if greeting, err := io.ReadAll(conn); err != nil || string(greeting) != "hello" {
 				t.Errorf("a client of a door: %q, %v", greeting, err)
 			}

@@ -28,10 +28,7 @@ func (*discard) WriteHeader(int)             {}
 
 // BenchmarkNext measures the cost of the hot route beyond net/http's own.
 func BenchmarkNext(b *testing.B) {
-	routes, err := serve.RoomRoutes(nil, (*access.Gate)(nil).IDs(one{}), nil, 1000, hclog.NewNullLogger())
-	if err != nil {
-		b.Fatal(err)
-	}
+	routes := must(serve.RoomRoutes(nil, (*access.Gate)(nil).IDs(one{}), nil, 1000, hclog.NewNullLogger()))(b)
 	mux := http.NewServeMux()
 	routes(mux)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,10 +47,7 @@ func BenchmarkHTTP(b *testing.B) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/tags/{tag}/next", func(http.ResponseWriter, *http.Request) {})
 	_, _, count := serve.Counted(serve.NewMetrics("test", nil), nil)
-	r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/tags/order/next", http.NoBody)
-	if err != nil {
-		b.Fatal(err)
-	}
+	r := must(http.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/tags/order/next", http.NoBody))(b)
 	w := &discard{http.Header{}}
 	for name, h := range map[string]http.Handler{"mux": mux, "counted": count(mux)} {
 		b.Run(name, func(b *testing.B) {

@@ -63,10 +63,7 @@ const other = "127.0.0.2"
 // dialFrom dials the server's gRPC side from an address of this machine.
 func (r *running) dialFrom(t *testing.T, ip string) net.Conn {
 	t.Helper()
-	conn, err := testcluster.DialFrom(bg, ip, r.grpc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(testcluster.DialFrom(bg, ip, r.grpc))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -96,10 +93,7 @@ func (r *running) metric(t *testing.T, series string) string {
 		return "" // there are too many connections
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	body := must(io.ReadAll(answer.Body))(t)
 	for line := range strings.Lines(string(body)) {
 		if value, ok := strings.CutPrefix(line, series+" "); ok {
 			return strings.TrimSpace(value)
@@ -120,10 +114,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 // raw returns a connection from an address whose frames a test writes by hand.
 func (r *running) raw(t *testing.T, ip, method string) *testcluster.Frames {
 	t.Helper()
-	c, err := testcluster.NewFrames(r.dialFrom(t, ip), method)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(testcluster.NewFrames(r.dialFrom(t, ip), method))(t)
 	return c
 }
 
@@ -201,10 +192,7 @@ func TestWindows(t *testing.T) {
 	}
 	var ofStream, ofConnection uint32
 	for reset := http2.ErrCodeNo; reset == http2.ErrCodeNo; {
-		frame, err := c.ReadFrame()
-		if err != nil {
-			t.Fatal(err)
-		}
+		frame := must(c.ReadFrame())(t)
 		switch f := frame.(type) {
 		case *http2.SettingsFrame:
 			if value, ok := f.Value(http2.SettingInitialWindowSize); ok {
@@ -386,9 +374,7 @@ func TestOpenStreams(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := answered(two); err != nil {
-		t.Fatal(err)
-	}
+	must(answered(two))(t)
 	if _, err := answered(two); status.Code(err) != codes.ResourceExhausted ||
 		!strings.Contains(err.Error(), "too many open streams of one caller; allowed: 2 (--max-caller-open-streams)") {
 		t.Errorf("the third stream: %v", err)
@@ -421,13 +407,10 @@ func TestOpenStreamsOfSubjects(t *testing.T) {
 		}
 		return filepath.Join(dir, name)
 	}
-	gate, err := access.New(access.Config{
+	gate := must(access.New(access.Config{
 		Policy: write("policy", "grants:\n- {subjects: ['token:one', 'token:two'], roles: issuer}\n"),
 		Tokens: write("tokens", strings.Join(lines, "\n")+"\n"),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	r := startWith(t, func(cfg *serve.Config) {
 		cfg.Limits, cfg.Access = serve.DefaultLimits(), gate
 		cfg.Limits.OpenStreams = 1
@@ -527,10 +510,7 @@ func TestCaller(t *testing.T) {
 		"192.0.2.1:80": "192.0.2.1", "[::ffff:192.0.2.1]:80": "192.0.2.1",
 		"[2001:db8:1:2:3:4:5:6]:80": "2001:db8:1:2::", "[fe80::1%eth0]:80": "fe80::",
 	} {
-		at, err := net.ResolveTCPAddr("tcp", address)
-		if err != nil {
-			t.Fatal(err)
-		}
+		at := must(net.ResolveTCPAddr("tcp", address))(t)
 		if got := serve.CallerAt(at).String(); got != want {
 			t.Errorf("%s: %s, want %s", address, got, want)
 		}

@@ -61,10 +61,7 @@ func TestLimits(t *testing.T) {
 func TestSlowClients(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		r := start(t, time.Second)
-		conn, err := testcluster.DialContext(t.Context(), r.http)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must(testcluster.DialContext(t.Context(), r.http))(t)
 		defer conn.Close()
 		began := time.Now()
 		cut := make(chan struct{})
@@ -95,10 +92,7 @@ func TestSlowClients(t *testing.T) {
 // send sends bytes to the HTTP side and returns the first line of the answer.
 func (r *running) send(t *testing.T, request string) string {
 	t.Helper()
-	conn, err := testcluster.DialContext(t.Context(), r.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(testcluster.DialContext(t.Context(), r.http))(t)
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	fmt.Fprint(conn, request)

@@ -24,10 +24,7 @@ func TestHistograms(t *testing.T) {
 	m := serve.NewMetrics("test", nil)
 	m.Transaction(60_000, nil) // ns
 	m.Transaction(60_000, errors.New("unclassified"))
-	families, err := m.Gatherer().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must(m.Gatherer().Gather())(t)
 	var h *dto.Histogram
 	for _, f := range families {
 		if f.GetName() == "march_etcd_transaction_seconds" {

@@ -24,15 +24,9 @@ func unimplemented(t *testing.T) map[string]*http.ServeMux {
 	t.Helper()
 	ids := marchv1.UnimplementedIDServiceServer{}
 	conn := inProcess(ids, marchv1.UnimplementedRoomServiceServer{}, marchv1.UnimplementedConsoleServiceServer{})
-	room, err := serve.RoomRoutes(marchv1.NewIDServiceClient(conn), (*access.Gate)(nil).IDs(ids),
-		marchv1.NewRoomServiceClient(conn), maxBody, hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
-	console, err := serve.ConsoleRoutes(conn, maxBody, hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	room := must(serve.RoomRoutes(marchv1.NewIDServiceClient(conn), (*access.Gate)(nil).IDs(ids),
+		marchv1.NewRoomServiceClient(conn), maxBody, hclog.NewNullLogger()))(t)
+	console := must(serve.ConsoleRoutes(conn, maxBody, hclog.NewNullLogger()))(t)
 	muxes := map[string]*http.ServeMux{"room": http.NewServeMux(), "console": http.NewServeMux()}
 	room(muxes["room"])
 	console(muxes["console"])
@@ -47,10 +41,7 @@ func document(t *testing.T, mux *http.ServeMux) *openapi3.T {
 	if w.Code != http.StatusOK || w.Header().Get("Content-Type") != "application/json" {
 		t.Fatalf("%d %v", w.Code, w.Header())
 	}
-	doc, err := openapi3.NewLoader().LoadFromData(w.Body.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := must(openapi3.NewLoader().LoadFromData(w.Body.Bytes()))(t)
 	if err := doc.Validate(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -147,11 +147,8 @@ func serveRoom(t testing.TB) *routed {
 	t.Helper()
 	s := &routed{ServeMux: http.NewServeMux(), ids: &ids{}, room: &room{}, log: &bytes.Buffer{}}
 	conn := inProcess(s.ids, s.room, marchv1.UnimplementedConsoleServiceServer{})
-	routes, err := serve.RoomRoutes(marchv1.NewIDServiceClient(conn), (*access.Gate)(nil).IDs(s.ids),
-		marchv1.NewRoomServiceClient(conn), maxBody, hclog.New(&hclog.LoggerOptions{Output: s.log}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	routes := must(serve.RoomRoutes(marchv1.NewIDServiceClient(conn), (*access.Gate)(nil).IDs(s.ids),
+		marchv1.NewRoomServiceClient(conn), maxBody, hclog.New(&hclog.LoggerOptions{Output: s.log})))(t)
 	routes(s.ServeMux)
 	return s
 }
@@ -168,4 +165,15 @@ func (s *routed) do(line string, headers ...string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r)
 	return w
+}
+
+// must returns the value of a call that may not fail: must(call())(t).
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(tb testing.TB) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return value
+	}
 }

@@ -157,10 +157,7 @@ func TestDrain(t *testing.T) {
 		answer := make(chan error, 1)
 		go func() { answer <- r.next("slow") }()
 		<-r.begun
-		watch, err := healthpb.NewHealthClient(r.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		watch := must(healthpb.NewHealthClient(r.conn).Watch(t.Context(), &healthpb.HealthCheckRequest{}))(t)
 		for _, want := range []healthpb.HealthCheckResponse_ServingStatus{healthpb.HealthCheckResponse_SERVING,
 			healthpb.HealthCheckResponse_NOT_SERVING} {
 			if got, err := watch.Recv(); err != nil || got.GetStatus() != want {
@@ -219,15 +216,10 @@ func TestDrainIsOne(t *testing.T) {
 		r := start(t, drain)
 		go func() { _ = r.next("slow") }()
 		<-r.begun
-		conn, err := testcluster.DialContext(t.Context(), r.http)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must(testcluster.DialContext(t.Context(), r.http))(t)
 		defer conn.Close()
 		fmt.Fprint(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n") // one answered, then half of another
-		if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
+		must(bufio.NewReader(conn).ReadString('\n'))(t)
 		fmt.Fprint(conn, "GET /livez HT")
 		r.stop()
 		if took := r.end(t); took >= drain*3/2 {

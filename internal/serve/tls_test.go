@@ -56,10 +56,7 @@ func (f *tlsFolder) open(t *testing.T, change func(*tlsfiles.Config)) *tlsfiles.
 
 func (r *running) over(t *testing.T, files *tlsfiles.Files) marchv1.IDServiceClient {
 	t.Helper()
-	conn, err := grpc.NewClient(r.grpc, grpc.WithTransportCredentials(files.Credentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := must(grpc.NewClient(r.grpc, grpc.WithTransportCredentials(files.Credentials())))(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return marchv1.NewIDServiceClient(conn)
 }

@@ -68,10 +68,7 @@ func TestSpansOfRoutes(t *testing.T) {
 	if len(ended) != 1 || ended[0].Name() != "GET /tags/{tag}" || ended[0].SpanContext().TraceID().String() != named {
 		t.Errorf("got %v", ended)
 	}
-	families, err := m.Gatherer().Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := must(m.Gatherer().Gather())(t)
 	times := families[slices.IndexFunc(families, func(f *dto.MetricFamily) bool {
 		return f.GetName() == "http_request_duration_seconds"
 	})]

@@ -63,10 +63,7 @@ func serveMigrations(t *testing.T, write time.Duration) (*migrations, *httptest.
 	t.Helper()
 	m := &migrations{pause: 2 * limit, gone: make(chan struct{})}
 	conn := inProcess(marchv1.UnimplementedIDServiceServer{}, marchv1.UnimplementedRoomServiceServer{}, m)
-	routes, err := serve.ConsoleRoutes(conn, maxBody, hclog.NewNullLogger())
-	if err != nil {
-		t.Fatal(err)
-	}
+	routes := must(serve.ConsoleRoutes(conn, maxBody, hclog.NewNullLogger()))(t)
 	mux := http.NewServeMux()
 	routes(mux)
 	server := httptest.NewUnstartedServer(mux)
@@ -88,10 +85,7 @@ func TestWatch(t *testing.T) {
 			"/v1/migrations/fails:watch": {`"id":"fails"`,
 				`{"error":{"code":"UNAVAILABLE","reason":"unavailable","message":"this console is stopping"}}`},
 		} {
-			r, err := testcluster.Client().Get(server.URL + path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(testcluster.Client().Get(server.URL + path))(t)
 			if got := r.Header; r.StatusCode != http.StatusOK || got.Get("Content-Type") != "application/x-ndjson" ||
 				got.Get("Cache-Control") != "no-store" {
 				t.Errorf("%s: %s %v", path, r.Status, got)
@@ -114,14 +108,8 @@ func TestWatch(t *testing.T) {
 			"GET /v1/migrations/unknown:watch?a=b": "400 invalid",
 		} {
 			method, path, _ := strings.Cut(request, " ")
-			r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			w, err := testcluster.Client().Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := must(http.NewRequestWithContext(t.Context(), method, server.URL+path, nil))(t)
+			w := must(testcluster.Client().Do(r))(t)
 			var got answer
 			_ = json.NewDecoder(w.Body).Decode(&got)
 			_ = w.Body.Close()
@@ -136,10 +124,7 @@ func TestWatch(t *testing.T) {
 func TestWatchEnds(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		m, server := serveMigrations(t, limit)
-		r, err := testcluster.Client().Get(server.URL + "/v1/migrations/stays:watch")
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(testcluster.Client().Get(server.URL + "/v1/migrations/stays:watch"))(t)
 		if _, err := bufio.NewReader(r.Body).ReadString('\n'); err != nil {
 			t.Error(err)
 		}
@@ -156,17 +141,11 @@ func TestWatchEnds(t *testing.T) {
 func TestSlowBody(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		_, server := serveMigrations(t, 10*time.Second)
-		conn, err := testcluster.DialContext(t.Context(), server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := must(testcluster.DialContext(t.Context(), server.Listener.Addr().String()))(t)
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		fmt.Fprint(conn, "POST /v1/tags HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(http.ReadResponse(bufio.NewReader(conn), nil))(t)
 		defer r.Body.Close()
 		var got answer
 		if err := json.NewDecoder(r.Body).Decode(&got); err != nil || r.StatusCode != http.StatusRequestTimeout ||
