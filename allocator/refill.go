@@ -143,9 +143,12 @@ func (r *Refiller) ended(c *Chain, start time.Time, asked bool, err error) {
 	r.wakeUp()
 }
 
-func (r *Refiller) wakeUp() {
+func (r *Refiller) wakeUp() { Wake(r.wake) }
+
+// Wake sends on a channel of size one, if nothing is there yet: one wake-up serves all that came before it.
+func Wake(c chan<- struct{}) {
 	select {
-	case r.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

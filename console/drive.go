@@ -83,13 +83,13 @@ func (s *driver) jittered(pause time.Duration) <-chan time.Time {
 // began has drive look at a migration that began here.
 func (s *driver) began() {
 	s.migrates.Store(true)
-	wake(s.woken)
+	allocator.Wake(s.woken)
 }
 
 // follow hears of a change of a migration, or of the registration of an instance.
 func (s *driver) follow(registration bool) {
 	if !registration || s.migrates.Load() {
-		wake(s.woken)
+		allocator.Wake(s.woken)
 	}
 }
 

@@ -219,7 +219,7 @@ func newDemand() *demand { return &demand{wake: make(chan struct{}, 1)} }
 func (d *demand) ask() time.Time {
 	now := time.Now()
 	d.last.Store(&now)
-	wake(d.wake)
+	allocator.Wake(d.wake)
 	return now
 }
 
@@ -242,13 +242,5 @@ func (d *demand) run(ctx context.Context, read func(context.Context) (pause time
 func every(ctx context.Context, do func(context.Context) time.Duration) {
 	for ctx.Err() == nil {
 		store.Sleep(ctx, do(ctx))
-	}
-}
-
-// wake sends on a channel of size one, if nothing is there yet.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

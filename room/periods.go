@@ -37,10 +37,7 @@ func (p *periods) add(of period.Period, now time.Time) {
 		return
 	}
 	p.mu.now[of] = of.At(now)
-	select {
-	case p.added <- struct{}{}:
-	default:
-	}
+	allocator.Wake(p.added)
 }
 
 // lookAgain bounds how long the clock is not looked at: it may be set.

@@ -46,10 +46,7 @@ func (g *gates) gate(seg allocator.Segment) (newest allocator.Part, err error) {
 	if remaining > 0 {
 		return newest, nil
 	}
-	select {
-	case g.stale <- struct{}{}:
-	default: // a confirmation is already requested
-	}
+	allocator.Wake(g.stale)
 	err = allocator.Errorf(allocator.Unavailable,
 		"no ID is issued, because strict_retract is set: layout version %d, or a newer one with these residues, "+
 			"has not been confirmed with etcd for longer than hold (%v)",

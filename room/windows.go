@@ -115,12 +115,7 @@ func (w *Windows) Add(name allocator.Tag, settings record.TimeTag, text *texts.T
 }
 
 // wakeUp makes Run look after the workers now.
-func (w *Windows) wakeUp() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
+func (w *Windows) wakeUp() { allocator.Wake(w.wake) }
 
 // renewEvery is how often Run checks whether a window has to be renewed. The
 // shortest window is three seconds.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
@@ -131,7 +132,7 @@ func (u *unsent) wrote(n int) {
 	if u.bytes.Add(-int64(n)) < 0 {
 		u.bytes.Store(0) // some were not of streams' answers
 	}
-	wake(u.written)
+	allocator.Wake(u.written)
 }
 
 // wait waits until no more than mostUnsent wait.
@@ -151,15 +152,7 @@ func (u *unsent) wait(ctx context.Context) {
 			return
 		}
 	}
-	wake(u.written)
-}
-
-// wake sends on a channel of size one, if nothing is there yet.
-func wake(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
+	allocator.Wake(u.written)
 }
 
 // call is a call or a stream that is under way.

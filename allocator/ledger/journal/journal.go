@@ -179,12 +179,7 @@ func (j *Journal) add(r Record) (*batch, *trouble, error) {
 }
 
 // rouse wakes the writer.
-func (j *Journal) rouse() {
-	select {
-	case j.wake <- struct{}{}:
-	default: // the writer is about to look
-	}
-}
+func (j *Journal) rouse() { allocator.Wake(j.wake) }
 
 // Ready returns why nothing can be written, or nil. An instance calls it before a lease, so
 // that no lease is wasted. It does not wait for the disk.
