@@ -74,7 +74,7 @@ func (s *problems) findings(now *snapshot, outage []*marchv1.Problem) findings {
 // withTags returns keys that cannot be read together with those of tags and marks, as the index
 // of tags last found them. It waits a moment for an index.
 func (s *problems) withTags(ctx context.Context, bad []record.KeyError) []record.KeyError {
-	if x := s.index.indexed(ctx, sampleWithin).tags; x != nil {
+	if x := s.index.indexed(ctx).tags; x != nil {
 		return slices.Concat(bad, x.bad)
 	}
 	return bad

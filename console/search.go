@@ -63,10 +63,13 @@ type indexed struct {
 	lasts float64 // seconds; infinite without a rate
 }
 
-// indexed returns the last snapshot after waiting, for within at most, for an index that is no older than searchAge, or
-// for one that could not be read.
-func (s *index) indexed(ctx context.Context, within time.Duration) *snapshot {
-	asked := s.wantsTags.ask()
+// indexed returns the last snapshot after waiting, for searchWithin at most, for an index that is no older than
+// searchAge, or for one that could not be read. It does not wait where reading all tags takes longer than that.
+func (s *index) indexed(ctx context.Context) *snapshot {
+	asked, within := s.wantsTags.ask(), searchWithin
+	if before := s.last.Load().tags; before != nil && before.took > within {
+		within = 0
+	}
 	return s.await(ctx, within, func(n *snapshot) bool {
 		return n.tags != nil && time.Since(n.tags.at) <= searchAge || n.searchedAt.After(asked)
 	})
@@ -223,11 +226,7 @@ func (s *index) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (*
 		return nil, allocator.Errorf(allocator.Invalid, "search: %d bytes; allowed: up to %d, as many as a name has",
 			len(r.GetSearch()), allocator.MaxNameLength)
 	}
-	within := searchWithin
-	if before := s.last.Load().tags; before != nil && before.took > within {
-		within = 0 // waiting would not help
-	}
-	now := s.indexed(ctx, within)
+	now := s.indexed(ctx)
 	x := now.tags
 	if x == nil {
 		answer := &marchv1.SearchTagsResponse{Total: s.reading.Load()}
