@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
@@ -33,21 +34,32 @@ type tagView struct {
 }
 
 func (h *Handler) tag(c *call) (any, error) {
-	t, err := h.console.GetTag(c.Context(), &marchv1.GetTagRequest{Name: c.PathValue("tag")})
-	if err != nil {
+	name, v := c.PathValue("tag"), &tagView{palette: c.colour}
+	var reads errgroup.Group // the tag's own, its history and its audit ask etcd and all instances: beside each other
+	reads.Go(func() (err error) {
+		v.GetTagResponse, err = h.console.GetTag(c.Context(), &marchv1.GetTagRequest{Name: name})
+		return err
+	})
+	reads.Go(func() error {
+		v.Chart = h.tagChart(c, name)
+		return nil
+	})
+	if !c.live {
+		reads.Go(func() (err error) {
+			v.Audit, err = h.latestChanges(c, "tags/"+name)
+			return err
+		})
+	}
+	if err := reads.Wait(); err != nil {
 		return nil, err
 	}
-	s, v := t.GetTag(), &tagView{GetTagResponse: t, palette: c.colour}
+	t, s := v.GetTagResponse, v.GetTag()
 	if !c.live {
 		v.Preview = h.newPreview(c, s)
-		if v.Audit, err = h.latestChanges(c, "tags/"+s.GetName()); err != nil {
-			return nil, err
-		}
 	}
 	if v.Settings = newTagForm(c, "settings", s); v.Preview != nil {
 		v.Settings.Problem = nil // the preview says what is wrong
 	}
-	v.Chart = h.tagChart(c, s.GetName())
 	fact := func(name string, value any) {
 		if text, is := value.(string); is {
 			value = grouped(text)
