@@ -109,7 +109,10 @@ func (w *world) load(ids marchv1.IDServiceClient, tag string, n int64) {
 }
 
 // browser is a Chromium without a window.
-type browser struct{ ctx context.Context }
+type browser struct {
+	ctx  context.Context
+	seen appearances
+}
 
 // start starts Chromium, until whole ends. Only t, a part of whole, may fail.
 func (b *browser) start(t, whole *testing.T, path string) {
@@ -134,6 +137,7 @@ func (b *browser) start(t, whole *testing.T, path string) {
 		t.Fatalf("start %s: %v", path, err)
 	}
 	b.ctx = ctx
+	b.seen.measured = [2]map[string]bool{make(map[string]bool), make(map[string]bool)}
 }
 
 // tab is an open page, in a window of its own.
@@ -141,6 +145,7 @@ type tab struct {
 	testing.TB
 	ctx   context.Context
 	base  string
+	seen  *appearances
 	mu    sync.Mutex
 	wrong []string // the browser's complaints
 }
@@ -150,7 +155,7 @@ type tab struct {
 func (b *browser) open(tb testing.TB, base string) *tab {
 	tb.Helper()
 	ctx, cancel := chromedp.NewContext(b.ctx)
-	p := &tab{TB: tb, ctx: ctx, base: base}
+	p := &tab{TB: tb, ctx: ctx, base: base, seen: &b.seen}
 	if err := chromedp.Listen(ctx, func(event any) {
 		p.mu.Lock()
 		defer p.mu.Unlock()

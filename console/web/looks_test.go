@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -49,6 +50,15 @@ func (b *browser) looks(t *testing.T) {
 	if race.Enabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
 	}
+	t.Cleanup(func() {
+		b.seen.mu.Lock()
+		defer b.seen.mu.Unlock()
+		for scheme, measured := range b.seen.measured {
+			if len(measured) < 100 {
+				t.Errorf("axe measured the contrast of %d appearances only in scheme %d", len(measured), scheme)
+			}
+		}
+	})
 	for name, cluster := range map[string]func(*testing.T) state{
 		"nothing": withoutCluster, "new": withoutTags, "rooms": b.withManyRooms, "migration": duringMigration,
 		"outage": withoutEtcd, "history": withHistory,
@@ -241,34 +251,89 @@ func (b *browser) withManyRooms(t *testing.T) state {
 		plan(2000)+"&do=apply", "/migrations?boundary=10&room=x&lower=a&upper=5", migration, "/tags/none")}
 }
 
-// accessible checks that axe finds nothing in what a page shows now: by all rules in light colours, and
-// by the rules about colours in dark ones.
+// appearances are the appearances of text whose contrast axe has measured, in light and in dark colours, in all pages
+// of a browser. To measure is two thirds of axe's work, and what has the same appearance has the same contrast.
+type appearances struct {
+	mu       sync.Mutex
+	measured [2]map[string]bool
+}
+
+// appearanceOf returns all that the contrast of an element's text follows from: its own colours and font, whether it is
+// a link within a text, and each element around it that has a background, lets one shine through, or lies above others.
+const appearanceOf = `((e) => {
+	const s = getComputedStyle(e), around = e.parentElement;
+	const parts = [e.localName, e.type, s.color, s.fontSize, s.fontWeight, s.textDecorationLine, s.textShadow,
+		s.visibility, e.matches(":disabled, [aria-disabled=true]"), getComputedStyle(around).color,
+		e.localName === "a" && [...around.childNodes].some((n) => n.nodeType === 3 && n.data.trim())];
+	for (let at = e; at; at = at.parentElement) {
+		const a = getComputedStyle(at), shows = [a.backgroundColor, a.backgroundImage, a.opacity, a.position, a.filter];
+		if (shows.join() !== "rgba(0, 0, 0, 0),none,1,static,none") parts.push(at.localName, ...shows);
+	}
+	return parts.join(" ") })`
+
+// shownTexts are the elements of a page whose text axe can measure: no single letter, no drawing, and nothing outside
+// the page or in one pixel, which is for screen readers. Of a table they are the first twelve rows.
+const shownTexts = `[...document.querySelectorAll("body :not(script, style, svg *)")].filter((e) => {
+	const r = e.getBoundingClientRect();
+	return r.width > 1 && r.right > 0 && r.bottom > -scrollY && e.checkVisibility() &&
+		!e.closest("tr:nth-child(n+13)") && (e.matches("input:not([type=checkbox], [type=radio]), select, textarea") ||
+			[...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim().length > 1)) })`
+
+// accessible checks that axe finds nothing in what a page shows now: by all rules in light colours, and by the rules
+// about colours in dark ones. Contrast is measured of the first three texts of each appearance.
 func (p *tab) accessible(what string) {
 	p.Helper()
 	eval[bool](p, axe+"; true")
-	p.axe(what, "{}", 10)
-	p.dark(true)
-	p.axe(what+" in the dark", `{runOnly: ["color-contrast", "link-in-text-block"]}`, 1)
+	p.axe(what, `{exclude: ["tr:nth-child(n+13)"]}`, `rules: {"color-contrast": {enabled: false}}`, 10)
+	for scheme, name := range []string{"light", "dark"} {
+		p.dark(name == "dark")
+		shown := eval[[]string](p, `[...new Set(`+shownTexts+`.map(`+appearanceOf+`))]`)
+		p.seen.mu.Lock()
+		fresh := slices.DeleteFunc(shown, func(one string) bool { return p.seen.measured[scheme][one] })
+		p.seen.mu.Unlock()
+		if len(fresh) == 0 {
+			continue
+		}
+		list, err := json.Marshal(fresh)
+		if err != nil {
+			p.Fatal(err)
+		}
+		measured := p.axe(what+" in "+name+" colours", `{include: `+shownTexts+`.filter(((fresh, met = {}) => (e) => {
+			const one = `+appearanceOf+`(e);
+			met[one] = (met[one] ?? 0) + 1;
+			return fresh.has(one) && met[one] <= 3 })(new Set(`+string(list)+`)))}`,
+			`runOnly: ["color-contrast", "link-in-text-block"]`, 0)
+		p.seen.mu.Lock()
+		for _, one := range measured {
+			p.seen.measured[scheme][one] = true
+		}
+		p.seen.mu.Unlock()
+	}
 	p.dark(false)
 }
 
-// axe checks that axe-core finds nothing in a page that has loaded it, and that at least so many of
-// its rules had something to look at. It looks at the first twelve rows of each table.
-func (p *tab) axe(what, options string, rules int) {
+// axe checks that axe-core finds nothing in a part of a page that has loaded it, and that at least so many of its rules
+// had something to look at. It returns the appearances of text whose contrast it measured. The part may have no
+// elements, as a live page changes.
+func (p *tab) axe(what, part, options string, rules int) (measured []string) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](
-		`axe.run({exclude: ["tr:nth-child(n+13)"]}, {resultTypes: ["violations"], ...`+options+`}).then((r) => JSON.stringify({
+	text, err := chromedp.Run(ctx, chromedp.Evaluate[string](`((part) => part.include?.length === 0 ?
+		Promise.resolve({passes: [], violations: []}) : axe.run(part, {`+options+`, selectors: false, elementRef: true,
+			resultTypes: ["violations", "passes"]}))(`+part+`).then((r) => JSON.stringify({
 		passed: r.passes.length,
-		wrong: r.violations.map((v) => v.id + ": " + v.help + ": " +
-			v.nodes.slice(0, 3).map((n) => n.html.slice(0, 200) + " (" + (n.any[0]?.message ?? "") + ")").join(" | "))}))`, chromedp.EvalAwaitPromise))
+		measured: (r.passes.find((p) => p.id === "color-contrast")?.nodes ?? []).filter((n) => n.element?.isConnected)
+			.map((n) => `+appearanceOf+`(n.element)),
+		wrong: r.violations.map((v) => v.id + ": " + v.help + ": " + v.nodes.slice(0, 3).map((n) =>
+			n.html.slice(0, 200) + " (" + (n.any[0]?.message ?? "") + ")").join(" | "))}))`,
+		chromedp.EvalAwaitPromise))
 	if err != nil {
 		p.Fatalf("axe: %v", err)
 	}
 	var result struct {
-		Passed int
-		Wrong  []string
+		Passed          int
+		Measured, Wrong []string
 	}
 	if err := json.Unmarshal([]byte(text), &result); err != nil || result.Passed < rules {
 		p.Fatalf("%s: axe looked at next to nothing: %v, %s", what, err, text)
@@ -276,4 +341,5 @@ func (p *tab) axe(what, options string, rules int) {
 	for _, found := range result.Wrong {
 		p.Errorf("%s: %s", what, found)
 	}
+	return result.Measured
 }
