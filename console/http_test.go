@@ -25,7 +25,10 @@ func (c *consoleOf) send(line string) (code int, body string) {
 		c.Fatal(err)
 	}
 	r.Header.Set("March-Actor", "ann")
-	answer := must(testcluster.Client().Do(r))(c)
+	answer, err := testcluster.Client().Do(r)
+	if err != nil {
+		c.Fatal(err)
+	}
 	defer answer.Body.Close()
 	got, err := io.ReadAll(answer.Body)
 	if err != nil {

@@ -138,7 +138,10 @@ func TestOpenPageLosesItsRight(t *testing.T) {
 	at, tokens := w.guardedConsole(`grants: [{subjects: "token:reader", roles: viewer}]`, "reader")
 	r := must(http.NewRequestWithContext(t.Context(), http.MethodGet, at+"/live/tags", nil))(t)
 	r.Header.Set("Cookie", login(t, at, tokens["reader"])["Cookie"])
-	answer := must((&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r))(t)
+	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _ = answer.Body.Close() }()
 	lines := bufio.NewScanner(answer.Body)
 	until := func(text string) {

@@ -27,7 +27,10 @@ func TestLivePages(t *testing.T) {
 			DisableKeepAlives: true,
 			DialContext:       (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}).DialContext,
 		}}
-		answer := must(client.Get(url + "/live/"))(t)
+		answer, err := client.Get(url + "/live/")
+		if err != nil {
+			t.Fatal(err)
+		}
 		if answer.StatusCode == http.StatusOK {
 			t.Cleanup(func() { _ = answer.Body.Close() })
 			return answer.StatusCode, ""

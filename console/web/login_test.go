@@ -555,7 +555,10 @@ func (s *site) send(c *http.Client, method, path, form string, change func(*http
 		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	change(request)
-	r := must(c.Do(request))(s.t)
+	r, err := c.Do(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	defer func() { _ = r.Body.Close() }()
 	body := must(io.ReadAll(r.Body))(s.t)
 	return r.StatusCode, string(body), answered{r.Request.URL, r.Header, r.StatusCode, r.Cookies()}

@@ -53,7 +53,10 @@ type head struct {
 
 func fetch(t testing.TB, r *http.Request) (head, string) {
 	t.Helper()
-	answer := must(client.Do(r))(t)
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer answer.Body.Close()
 	body := must(io.ReadAll(answer.Body))(t)
 	return head{answer.Status, answer.StatusCode, answer.Header}, string(body)

@@ -61,7 +61,10 @@ func TestServers(t *testing.T) {
 		if token != "" {
 			request.Header.Set("Authorization", "Bearer "+w.tokens[token])
 		}
-		answer := must(browser.Do(request))(t)
+		answer, err := browser.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer func() { _ = answer.Body.Close() }()
 		body := must(io.ReadAll(answer.Body))(t)
 		return answer.StatusCode, string(body) + answer.Header.Get("Location")

@@ -85,7 +85,10 @@ func TestWatch(t *testing.T) {
 			"/v1/migrations/fails:watch": {`"id":"fails"`,
 				`{"error":{"code":"UNAVAILABLE","reason":"unavailable","message":"this console is stopping"}}`},
 		} {
-			r := must(testcluster.Client().Get(server.URL + path))(t)
+			r, err := testcluster.Client().Get(server.URL + path)
+			if err != nil {
+				t.Fatal(err)
+			}
 			if got := r.Header; r.StatusCode != http.StatusOK || got.Get("Content-Type") != "application/x-ndjson" ||
 				got.Get("Cache-Control") != "no-store" {
 				t.Errorf("%s: %s %v", path, r.Status, got)
@@ -109,7 +112,10 @@ func TestWatch(t *testing.T) {
 		} {
 			method, path, _ := strings.Cut(request, " ")
 			r := must(http.NewRequestWithContext(t.Context(), method, server.URL+path, nil))(t)
-			w := must(testcluster.Client().Do(r))(t)
+			w, err := testcluster.Client().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var got answer
 			_ = json.NewDecoder(w.Body).Decode(&got)
 			_ = w.Body.Close()
@@ -124,7 +130,10 @@ func TestWatch(t *testing.T) {
 func TestWatchEnds(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		m, server := serveMigrations(t, limit)
-		r := must(testcluster.Client().Get(server.URL + "/v1/migrations/stays:watch"))(t)
+		r, err := testcluster.Client().Get(server.URL + "/v1/migrations/stays:watch")
+		if err != nil {
+			t.Fatal(err)
+		}
 		if _, err := bufio.NewReader(r.Body).ReadString('\n'); err != nil {
 			t.Error(err)
 		}
@@ -145,7 +154,10 @@ func TestSlowBody(t *testing.T) {
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		fmt.Fprint(conn, "POST /v1/tags HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-		r := must(http.ReadResponse(bufio.NewReader(conn), nil))(t)
+		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
 		defer r.Body.Close()
 		var got answer
 		if err := json.NewDecoder(r.Body).Decode(&got); err != nil || r.StatusCode != http.StatusRequestTimeout ||
