@@ -51,7 +51,7 @@ func (f *tokenFile) GetRequestMetadata(ctx context.Context, uri ...string) (map[
 	if now := time.Now(); f.mu.header == nil || now.Sub(f.mu.read) >= rereadToken {
 		token, err := ReadToken(f.path)
 		if err != nil && f.mu.header == nil {
-			return nil, ToStatus(err)
+			return nil, status.Error(status.Code(ToStatus(err)), err.Error()) // likewise
 		}
 		if err == nil {
 			f.mu.header = map[string]string{"authorization": "Bearer " + token}

@@ -158,7 +158,7 @@ func refuseRooms(stored record.Layout, planned plan.Plan) error {
 }
 
 // A plan must answer at once, however many tags there are. So it reads only the first of the tags,
-// and waits only for a short time, to find whether it takes away workers that they need. The
+// and waits only for a short time, to find whether it takes away workers or homes that they need. The
 // count of its cost reads all tags, and so does ApplyMigration.
 const slicesWithin = 250 * time.Millisecond
 

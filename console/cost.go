@@ -48,9 +48,9 @@ func (s *planner) countCost(ctx context.Context, from record.Layout, p plan.Plan
 	forecaster, rooms, now := s.admin.Forecaster(from, layouts...), p.Target.Rooms(), time.Now()
 	sum := costSum{PlanCost: &marchv1.PlanCost{}}
 	c.bad, err = s.admin.EachTag(ctx, func(t record.Tag, marks map[allocator.Room]record.Mark) error {
+		admin.AddTag(&needs, t)
 		if n.read.Add(1); t.Time != nil { // its IDs follow the clock, so none are skipped
 			sum.Tags++
-			admin.AddTag(&needs, t)
 			return nil
 		}
 		f := tagForecast{tag: t, plan: p, rooms: rooms, rates: rates[t.Name]}

@@ -39,6 +39,40 @@ var (
 
 func refused(says ...string) want { return want{codes.FailedPrecondition, "refused", says} }
 
+// A migration that takes the range of a home is refused without force, too, and a home that a migration, or its abort,
+// takes the range of. The tag is made after the plan.
+func TestMigrationsThatTakeHomes(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		w := newWorld(t, halves())
+		n := w.node()
+		settings := record.DefaultTag()
+		settings.StrictOrder, settings.TenureHold, settings.Home = record.OrderCluster, record.DefaultTenureHold, "b"
+		drained := layout(100, map[string][2]int64{"a": {0, 100}})
+		planned := w.plan(n, drained)
+		if _, err := w.Admin.CreateTag(bg, "o", settings, "test"); err != nil {
+			t.Fatal(err)
+		}
+		_, err := n.ApplyMigration(bg, &marchv1.ApplyMigrationRequest{Plan: planned})
+		refused("room b has no range", "[o]", "`march tag update o --home ROOM`").check(t, "apply", err)
+		home := func(room allocator.Room) error {
+			change := func(s *record.TagSettings) error { s.Home = room; return nil }
+			_, err := w.Admin.UpdateTag(bg, "o", change, "test")
+			return err
+		}
+		if err := home("a"); err != nil {
+			t.Fatal(err)
+		}
+		w.puppet("b", "p", true) // it does not report
+		m := w.apply(n, layout(100, map[string][2]int64{"a": {0, 50}, "c": {50, 100}}), time.Hour)
+		for _, room := range []allocator.Room{"b", "c"} {
+			if err := home(room); err == nil {
+				t.Errorf("room %s became the home in a migration in which it has no range at times", room)
+			}
+		}
+		w.follow(n, m.GetId(), "it waits", func(m *marchv1.Migration) bool { return len(m.GetWaiting()) > 0 })
+	})
+}
+
 // A plan that leaves a room without a worker, takes a pinned number, or changes the
 // boundary under a tag with the worker last is refused as a plan, and when it is applied,
 // with force too; so is a layout that is set by hand.

@@ -3,6 +3,7 @@ package room
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"math"
 	"slices"
@@ -35,8 +36,11 @@ func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source alloca
 	before, _ := m.memory.get(string(name)).(*passed)
 	silent := ""
 	if before != nil {
-		if silent = before.silent; before.takes.Load() {
+		switch {
+		case before.takes.Load():
 			silent = before.holder.Nonce
+		case before.failing.Load() || time.Now().Before(before.again): // otherwise it is tried again
+			silent = before.silent
 		}
 		if before.refused.Load() {
 			p.nth = before.nth + 1
@@ -92,7 +96,7 @@ func (m *tags) atHome(ctx context.Context, p, before *passed, silent *record.Hol
 	if silent != nil && (before.silent != silent.Nonce || m.cfg.Rand() < 0.5) {
 		without(silent)
 	}
-	if before != nil {
+	if before != nil && before.failing.Load() {
 		without(&before.holder)
 	}
 	if len(list) == 0 {
@@ -143,8 +147,8 @@ const (
 	homeFor = time.Second
 	// A holder that stops releases the tag while its address refuses calls already: it is silent after silentFor.
 	silentFor = 300 * time.Millisecond
-	// Where the home's instances reach a holder that this one does not reach, its key is read again after asideFor.
-	asideFor = time.Minute
+	// Where the home's instances reach a holder that this one does not reach, it is tried again after asideFor.
+	asideFor = 10 * time.Minute
 	// leastPause and longestPause bound the pause before an instance looks at a holder's key again.
 	leastPause   = 5 * time.Millisecond
 	longestPause = 320 * time.Millisecond
@@ -301,6 +305,9 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 				p.tags.reread(ctx, p.name, p)
 			}
 			return nil
+		case errors.Is(err, errAlone):
+			p.failing.Store(true)
+			continue
 		case ctx.Err() != nil && p.holder.Nonce == "":
 			return p.late(ctx)
 		case ctx.Err() != nil:
@@ -441,7 +448,7 @@ func (p *passed) looked(same bool) {
 	switch {
 	case !same:
 		p.mu.first = time.Time{}
-	case p.mu.first.IsZero():
+	case p.mu.first.IsZero() && p.failing.Load(): // a call that was answered meanwhile makes it no evidence
 		p.mu.first = p.mu.last
 	}
 }
@@ -451,9 +458,9 @@ func (p *passed) Text() *texts.Text { return p.text }
 
 // Next implements issuer.
 func (p *passed) Next(ctx context.Context) (id int64, err error) {
-	err = p.pass(ctx, 1, func(ctx context.Context) (err error) {
-		if p.failing.Load() { // what this instance learns of the holder is of calls that begin after it looked
-			id, err = p.next(ctx)
+	err = p.pass(ctx, 1, func(alone context.Context) (err error) {
+		if p.failing.Load() {
+			id, err = p.next(alone)
 		} else {
 			id, err = p.join(ctx)
 		}

@@ -145,6 +145,8 @@ type peers struct {
 	deny  atomic.Bool  // each call is denied,
 	cut   atomic.Bool  // no call arrives,
 	away  atomic.Value // nor one at this address
+	many  atomic.Bool  // batches are answered with too many IDs
+	trip  atomic.Int64 // how long each takes, in nanoseconds
 	calls atomic.Int64 // that were made
 }
 
@@ -163,7 +165,16 @@ func (p *peers) on(cfg *room.Config) {
 			if p.deny.Load() {
 				return api.ToStatus(allocator.Errorf(allocator.Denied, "not allowed"))
 			}
-			return invoke(ctx, method, request, answer, conn, o...)
+			select {
+			case <-time.After(time.Duration(p.trip.Load())):
+			case <-ctx.Done():
+				return status.FromContextError(ctx.Err()).Err()
+			}
+			err := invoke(ctx, method, request, answer, conn, o...)
+			if batch, is := answer.(*marchv1.NextBatchResponse); is && p.many.Load() {
+				batch.Runs = []*marchv1.Run{{First: 1 << 50, Count: 1 << 62}}
+			}
+			return err
 		}
 		return testcluster.DialInstance(address, append(options, grpc.WithChainUnaryInterceptor(over))...)
 	}
@@ -450,7 +461,7 @@ func TestHolderThatOnlyItsRoomReaches(t *testing.T) {
 		}
 		a1.Stop()
 		g.check(a2.mustNext("o"), b.mustNext("o"))
-		time.Sleep(time.Minute)
+		time.Sleep(10 * time.Minute)
 		g.check(b.mustNext("o")) // it reads the key again
 		time.Sleep(time.Second)
 		before := home.calls.Load()
@@ -458,6 +469,80 @@ func TestHolderThatOnlyItsRoomReaches(t *testing.T) {
 		if n := home.calls.Load() - before; n != 0 {
 			t.Errorf("the call was passed on %d times in the home", n)
 		}
+	})
+}
+
+// A holder that answers in time is asked on, though calls wait for each other, and a call failed long before.
+func TestCallsThatWaitTogetherRobNoHolder(t *testing.T) {
+	for name, home := range map[string]func(*record.TagSettings){"room": ordered, "cluster": everywhere} {
+		t.Run(name, func(t *testing.T) {
+			testcluster.Bubble(t, func(t *testing.T) {
+				cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+				cluster.tag(home, "o")
+				a1 := cluster.start("a", "a1", nil)
+				other := allocator.Room("a")
+				if name == "cluster" {
+					other = "b"
+				}
+				i := cluster.start(other, "other", network.on)
+				g := &grows{TB: t}
+				g.await(a1)
+				g.await(i)
+				time.Sleep(time.Minute)
+				network.cut.Store(true) // one call looks, and another one is answered before it has
+				ctx, cancel := context.WithTimeout(bg, time.Millisecond)
+				_, _ = i.Next(ctx, &marchv1.NextRequest{Tag: "o"})
+				cancel()
+				network.cut.Store(false)
+				g.check(i.mustNext("o"))
+				time.Sleep(time.Minute)
+				network.trip.Store(int64(250 * time.Millisecond))
+				looks := i.store.txns.Load()
+				began := time.Now()
+				var calls sync.WaitGroup
+				for range 40 {
+					calls.Go(func() {
+						if _, err := i.next("o"); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				calls.Wait()
+				if took := time.Since(began); took > 600*time.Millisecond {
+					t.Errorf("calls that waited together took %v", took)
+				}
+				if n := i.store.txns.Load() - looks; n > 2 { // heartbeats
+					t.Errorf("%d reads were made", n)
+				}
+				network.trip.Store(0)
+				g.check(a1.mustNext("o")) // it has the tag still
+			})
+		})
+	}
+}
+
+// A holder that answers with other than as many IDs as were asked for hangs no instance.
+func TestHolderThatAnswersWithTooMany(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+		cluster.tag(ordered, "o")
+		a1, a2 := cluster.start("a", "a1", nil), cluster.start("a", "a2", network.on)
+		g := &grows{TB: t}
+		g.await(a1)
+		g.await(a2)
+		network.trip.Store(int64(100 * time.Millisecond))
+		network.many.Store(true)
+		var calls sync.WaitGroup
+		for range 10 {
+			calls.Go(func() {
+				if id, err := a2.next("o"); err == nil && id > 1<<40 {
+					t.Errorf("got %d", id)
+				}
+			})
+		}
+		calls.Wait()
+		network.many.Store(false)
+		a2.mustNext("o")
 	})
 }
 

@@ -2,8 +2,8 @@ package room
 
 import (
 	"context"
+	"errors"
 	"sync"
-	"sync/atomic"
 
 	"google.golang.org/grpc/metadata"
 
@@ -21,7 +21,7 @@ type together struct {
 }
 
 // atOnce is how many calls may be under way: within a room one, as the trip is short, and costs more than the wait for
-// the one before; to another room a few, so that no call waits for most of another one's trip.
+// the one before; to another room a few, so that most calls wait for a part of a trip only.
 func (p *passed) atOnce() int {
 	if p.elsewhere() {
 		return 4
@@ -31,16 +31,18 @@ func (p *passed) atOnce() int {
 
 // single is a call for one ID.
 type single struct {
-	gaveUp atomic.Bool
-	done   chan struct{} // closed when these are there:
-	id     int64
-	alone  bool // it is to be made by itself
-	err    error
+	ctx  context.Context //nolint:containedctx // the call's own
+	done chan struct{}   // closed when these are there:
+	id   int64
+	err  error
 }
 
-// join returns an ID that the holder gives.
+// errAlone is the error of a call that is to be made by itself.
+var errAlone = errors.New("room: the holder refused the call that it shared")
+
+// join returns an ID that the holder gives. A request has most() from its sending on, however long the call waited.
 func (p *passed) join(ctx context.Context) (int64, error) {
-	s := &single{done: make(chan struct{})}
+	s := &single{ctx: ctx, done: make(chan struct{})}
 	p.together.Lock()
 	p.together.waiting = append(p.together.waiting, s)
 	if p.together.asking < p.atOnce() {
@@ -50,14 +52,10 @@ func (p *passed) join(ctx context.Context) (int64, error) {
 	p.together.Unlock()
 	select {
 	case <-s.done:
+		return s.id, s.err
 	case <-ctx.Done():
-		s.gaveUp.Store(true)
 		return 0, context.Cause(ctx)
 	}
-	if s.alone {
-		return p.next(ctx)
-	}
-	return s.id, s.err
 }
 
 // next asks the holder for one ID.
@@ -72,7 +70,7 @@ func (p *passed) askAll() {
 		p.together.Lock()
 		var list []*single
 		for len(p.together.waiting) > 0 && len(list) < api.MaxBatch {
-			if s := p.together.waiting[0]; !s.gaveUp.Load() {
+			if s := p.together.waiting[0]; s.ctx.Err() == nil {
 				list = append(list, s)
 			}
 			p.together.waiting = p.together.waiting[1:]
@@ -90,31 +88,42 @@ func (p *passed) askAll() {
 // share makes one call for several. Where the holder refuses it, each of them is to be made by itself: fewer IDs than
 // all of them want may be left.
 func (p *passed) share(list []*single) {
-	ctx, cancel := context.WithTimeout(p.tags.background, p.most())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(list[0].ctx), p.most())
 	defer cancel()
+	defer context.AfterFunc(p.tags.background, cancel)()
 	ctx = metadata.AppendToOutgoingContext(ctx, passedOn, string(p.tags.cfg.Room))
 	if len(list) == 1 {
+		defer context.AfterFunc(list[0].ctx, cancel)()
 		list[0].id, list[0].err = p.next(ctx)
 		close(list[0].done)
 		return
 	}
 	answer, err := p.to.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: string(p.name), Count: int64(len(list))})
-	kind := allocator.KindOf(err)
-	alone := api.FromServer(err) && kind != allocator.Unavailable && kind != allocator.Conflict
-	for _, run := range api.AppendRuns(nil, answer.GetRuns()) {
-		for id := range run.IDs() {
-			if len(list) > 0 {
-				list[0].id = id
-				close(list[0].done)
-				list = list[1:]
+	runs := api.AppendRuns(nil, answer.GetRuns())
+	left := int64(len(list))
+	for _, run := range runs {
+		if left -= run.Count; run.Count < 1 || left < 0 {
+			break
+		}
+	}
+	switch kind := allocator.KindOf(err); {
+	case err == nil && left != 0:
+		err = allocator.Errorf(allocator.Internal, "instance %s answered with other than %d IDs", p.holder.Instance,
+			len(list))
+	case api.FromServer(err) && kind != allocator.Unavailable && kind != allocator.Conflict:
+		err = errAlone
+	}
+	if err == nil {
+		k := 0
+		for _, run := range runs {
+			for id := range run.IDs() {
+				list[k].id = id
+				k++
 			}
 		}
 	}
-	if err == nil && len(list) > 0 {
-		err = allocator.Errorf(allocator.Internal, "instance %s answered with %d IDs less", p.holder.Instance, len(list))
-	}
 	for _, s := range list {
-		s.alone, s.err = alone, err
+		s.err = err
 		close(s.done)
 	}
 }

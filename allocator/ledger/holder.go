@@ -162,13 +162,19 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 	was record.Holder) (*Tenure, error) {
 	l := i.ledger
 	t := &Tenure{instance: i, tag: s.name, hold: hold, rest: s.restOf(state, was), over: make(chan struct{})}
-	waits, longest := !was.ReleasedIn(state.epoch), hold
-	if waits { // for earlier tenures, too; and so does the process that takes the key before this one opens
+	waits, longest, held := !was.ReleasedIn(state.epoch), hold, heldElsewhere(i, &was, state)
+	if waits {
 		longest = max(hold, was.Hold.Duration())
+		if was.Epoch != state.epoch || young(i, &was) { // it may wait itself, for one before it
+			longest = max(longest, was.Before.Duration())
+		}
 	}
 	t.holder = record.Holder{Instance: i.name, Incarnation: i.incarnation, Epoch: state.epoch,
-		Nonce: record.RandomHex(), Taken: l.now(), Hold: record.DurationOf(longest),
-		TookYoung: heldElsewhere(i, &was, state) && young(i, &was)}
+		Nonce: record.RandomHex(), Taken: l.now(), Hold: record.DurationOf(hold),
+		TookYoung: held && young(i, &was) && i.ledger.sawBefore(0, time.Now().Add(-waitFor(longest)-time.Second))}
+	if longest > hold {
+		t.holder.Before = record.DurationOf(longest)
+	}
 	if s.cluster {
 		t.holder.Room = i.room
 	}
@@ -248,8 +254,9 @@ func (i *Instance) Sticky(tag allocator.Tag, h *record.Holder) bool {
 	return (lost || h.TookYoung) && young(i, h)
 }
 
-// young reports whether a tenure has not issued for a second yet. Its age is counted from the first answer of etcd here
-// that was as new as its key.
+// young reports whether a tenure has not issued for a second yet: none before it issues any more where it is not. Its
+// age is counted from the first answer of etcd here that was as new as its key.
 func young(i *Instance, h *record.Holder) bool {
-	return !i.ledger.sawBefore(h.KV.ModRevision, time.Now().Add(-waitFor(h.Hold.Duration())-time.Second))
+	wait := waitFor(max(h.Hold.Duration(), h.Before.Duration()))
+	return !i.ledger.sawBefore(h.KV.ModRevision, time.Now().Add(-wait-time.Second))
 }

@@ -247,8 +247,12 @@ func TestTakerOfATakerWaitsForTheLongerHold(t *testing.T) {
 				t.Fatal("two tenures issue at the same time")
 			}
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Minute)
 		wantAdmits(t, last, true)
+		_, other = q.hold(t, "") // the longer hold is long over
+		next := q.holdFor(t, "o", 3*time.Second, other.Nonce)
+		time.Sleep(3300 * time.Millisecond)
+		wantAdmits(t, next, true)
 	})
 }
 
@@ -452,7 +456,7 @@ func TestHomeIsARoomOfTheLayout(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = c.Admin.ChangeLayout(t.Context(), layout, ledgertest.Lay(t, "100 b=50-100"), "ann")
-	ledgertest.WantKind(t, err, allocator.Refused, "([o])",
+	ledgertest.WantKind(t, err, allocator.Refused, "([o], the first by name)",
 		"`march tag update o --home ROOM`")
 	// Another operator takes the range of the new home just before that is written.
 	conn := c.Mem.Open()
@@ -472,6 +476,7 @@ func TestHomeIsARoomOfTheLayout(t *testing.T) {
 func TestYoungTenureIsStickyForTheOneThatItWasTakenFrom(t *testing.T) {
 	inOrder(t, func(t *testing.T, c *cluster) {
 		p, q, r := c.startOrdered(t), c.startOrdered(t), c.startOrdered(t)
+		time.Sleep(time.Minute) // a process that has just started knows no ages
 		p.hold(t, "")
 		_, other := q.hold(t, "")
 		if q.Sticky("o", other) {

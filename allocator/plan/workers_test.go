@@ -55,7 +55,7 @@ func TestPlansThatWorkersRefuse(t *testing.T) {
 		"home, narrower": {homes: []allocator.Tag{"o"}, to: rooms(100, 10, 11)},
 		"home, drained": {homes: []allocator.Tag{"p", "o", "p"}, to: allocator.Layout{Version: 2, Boundary: 100,
 			Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}}},
-			want: []string{"room b ", "version 2", "([o p])", "`march tag update o --home ROOM`", "--force"}},
+			want: []string{"room b ", "version 2", "([o p], the first by name)", "`march tag update o --home ROOM`", "--force"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w plan.Workers

@@ -57,8 +57,8 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, says creation,
 		return record.Tag{}, nil, err
 	}
 	for range createAttempts {
-		home, err := a.hasHome(ctx, t.Name, t.TagSettings)
-		if err != nil {
+		var home []store.Cond
+		if home, err = a.hasHome(ctx, t.Name, t.TagSettings); err != nil {
 			return record.Tag{}, nil, err
 		}
 		var l life
@@ -76,8 +76,7 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, says creation,
 			return made, l.risk, err
 		}
 	}
-	return record.Tag{}, nil, allocator.Errorf(allocator.Conflict, "tag %s was changed by another process just now",
-		t.Name)
+	return record.Tag{}, nil, err
 }
 
 // createAttempts bounds how often a creation starts over because the name, its marks, the layout
@@ -215,8 +214,8 @@ func (a *Admin) preview(ctx context.Context, name allocator.Tag, revision int64,
 }
 
 // hasHome checks that the home of a tag, if it has one, is a room of the layout, now and after each move of a migration
-// under way, and returns the condition that the layout is that one. Its errors are Invalid, and Refused because of a
-// migration.
+// under way, and in its first layout, to which an abort leads back. It returns the conditions that this rests on. Its
+// errors are Invalid, and Refused because of a migration.
 func (a *Admin) hasHome(ctx context.Context, name allocator.Tag, s record.TagSettings) ([]store.Cond, error) {
 	if s.Home == "" {
 		return nil, nil
@@ -231,7 +230,8 @@ func (a *Admin) hasHome(ctx context.Context, name allocator.Tag, s record.TagSet
 	}
 	var needs plan.Workers
 	needs.AddHome(name, s.Home)
-	return []store.Cond{{Key: a.keys.Layout(), ModRevision: stored.Revision}}, a.lasts(ctx, stored.Layout, needs)
+	migration, err := a.lasts(ctx, stored.Layout, needs)
+	return []store.Cond{{Key: a.keys.Layout(), ModRevision: stored.Revision}, migration}, err
 }
 
 // unchangedSince refuses a tag that was stored at another revision than the given one, unless
@@ -322,7 +322,8 @@ func (a *Admin) putTag(ctx context.Context, t record.Tag, conds []store.Cond, ac
 		var checkErr error
 		written, checkErr = a.Tag(ctx, t.Name)
 		return checkErr == nil && written.Nonce == t.Nonce
-	}, allocator.Errorf(allocator.Conflict, "tag %s was changed by another process just now", t.Name))
+	}, allocator.Errorf(allocator.Conflict, "tag %s, or what it rests on, was changed by another process just now",
+		t.Name))
 	if err != nil {
 		return record.Tag{}, err
 	}
@@ -473,19 +474,23 @@ func (a *Admin) hasWorkers(ctx context.Context, name allocator.Tag, s record.Tag
 	}
 	var needs plan.Workers
 	needs.AddTag(name, s.Time.Layout())
-	return a.lasts(ctx, stored.Layout, needs)
+	_, err = a.lasts(ctx, stored.Layout, needs)
+	return err
 }
 
-// lasts checks that the moves of a migration under way leave what a tag needs. Its error is Refused.
-func (a *Admin) lasts(ctx context.Context, l allocator.Layout, needs plan.Workers) error {
+// lasts checks that the moves of a migration under way, and an abort, leave what a tag needs, and returns the condition
+// that it stands as it was read, or that there is none. Its error is Refused.
+func (a *Admin) lasts(ctx context.Context, l allocator.Layout, needs plan.Workers) (store.Cond, error) {
 	m, active, err := a.ActiveMigration(ctx)
 	if err != nil || !active {
-		return err
+		return store.Absent(a.keys.ActiveMigration()), err
 	}
+	layouts := []allocator.Layout{m.From}
 	for _, move := range m.Moves[m.Reached:] {
-		if err := needs.Check(l, move.Layout); err != nil {
-			return allocator.Errorf(allocator.Refused, "migration %s is under way: %w", m.ID, err)
-		}
+		layouts = append(layouts, move.Layout)
 	}
-	return nil
+	if err := needs.Check(l, layouts...); err != nil {
+		return store.Cond{}, allocator.Errorf(allocator.Refused, "migration %s is under way: %w", m.ID, err)
+	}
+	return store.Unchanged(m.KV), nil
 }

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -30,9 +31,10 @@ type Holder struct {
 	Epoch       string             `json:"epoch"`   // in which it was taken
 	Nonce       string             `json:"nonce"`   // with the epoch, the name of the tenure
 	Taken       time.Time          `json:"taken"`   // by the holder's clock; no promise rests on it
-	// Hold is the tag's tenure_hold, or that of an earlier life of the name, if that is longer and a tenure of it may
-	// issue while this one waits.
-	Hold      Duration `json:"hold"`
+	Hold        Duration           `json:"hold"`    // the tag's tenure_hold, as the holder knows it
+	// Before is the tenure_hold of an earlier life of the name, if that is longer, and a tenure of it may issue while
+	// this one waits.
+	Before    Duration `json:"before,omitempty"`
 	TookYoung bool     `json:"took_young,omitempty"` // it was taken from a young tenure of another process
 	Released  bool     `json:"released,omitempty"`
 	// Rest, in a released key, is the stretch of IDs that the tenure leased last and did not issue, up to the mark's
@@ -51,8 +53,10 @@ func (h *Holder) Validate() error {
 		return allocator.Errorf(allocator.Internal, "incarnation %q, epoch %q, nonce %q, released %v, a rest: %v",
 			h.Incarnation, h.Epoch, h.Nonce, h.Released, h.Rest != nil)
 	}
-	if hold := h.Hold.Duration(); h.Hold.validate() != nil || hold < leastTenureHold || hold > longestTenureHold {
-		return allocator.Errorf(allocator.Internal, "hold %q", h.Hold)
+	for _, d := range []Duration{h.Hold, cmp.Or(h.Before, h.Hold)} {
+		if hold := d.Duration(); d.validate() != nil || hold < leastTenureHold || hold > longestTenureHold {
+			return allocator.Errorf(allocator.Internal, "hold %q", d)
+		}
 	}
 	return nil
 }
