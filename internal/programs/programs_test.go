@@ -2,6 +2,7 @@ package programs
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -66,5 +67,48 @@ func TestFind(t *testing.T) {
 	}
 	if path, tests := find(list, "no-such-name"); path != "" || tests != "" {
 		t.Errorf("what the list does not have: %q, %q", path, tests)
+	}
+}
+
+// TestMissing: on a machine that has none of them and cannot install any, .ci/programs lists what is missing and how to
+// install it, and the tests run all the same; not so with STRICT or CI.
+func TestMissing(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	for _, tool := range strings.Fields("bash dirname grep paste sort") {
+		path, err := exec.LookPath(tool)
+		if err == nil {
+			err = os.Symlink(path, filepath.Join(bin, tool))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(setting string, wanted ...string) (printed string, code int) {
+		cmd := exec.CommandContext(t.Context(), "bash", append([]string{"../../.ci/programs"}, wanted...)...)
+		cmd.Env = []string{"PATH=" + bin, setting}
+		out, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	const list = `These programs are missing:
+  curl              tests of the documents
+  spin              the model
+To install them:
+  Debian, Ubuntu    sudo apt-get install -y --no-install-recommends curl spin
+  Fedora            sudo dnf install -y curl
+  macOS             brew install curl spin
+`
+	for setting, want := range map[string]string{
+		"":         "All that does not need curl spin runs; the last lines say what did not.\n",
+		"STRICT=1": "Nothing runs without curl spin, as STRICT or CI is set.\n",
+		"CI=true":  "Nothing runs without curl spin, as STRICT or CI is set.\n",
+	} {
+		got, code := run(setting, "curl", "spin")
+		if got != list+want || (code == 0) != (setting == "") {
+			t.Errorf("%q: exit code %d:\n%s", setting, code, got)
+		}
 	}
 }
