@@ -168,7 +168,10 @@ inline before(at) {
 
 /* The tenure ends here; so does its chain. */
 inline ends(i) {
-	in[i].tenure = 0; in[i].epoch = 0; in[i].opens = 0; in[i].confirmed = 0; in[i].least = 0;
+	in[i].tenure = 0; in[i].epoch = 0; in[i].opens = 0; in[i].confirmed = 0;
+#ifndef MUTANT_ORDER_FLOOR_KEPT
+	in[i].least = 0;
+#endif
 #ifndef MUTANT_ORDER_CHAIN_KEPT
 	in[i].first = 0; in[i].end = 0;
 #endif
