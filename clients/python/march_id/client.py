@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import math
 import mmap
 import os
+import random
 import re
 import secrets
 import sys
@@ -12,7 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar, Union
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
@@ -24,6 +26,9 @@ SEEK = 10.0  # seconds until the next try where no worker was free, or what was 
 MOST = 1_000_000_000  # IDs of a lease
 BATCH = 1000  # time-ordered IDs that a room issues at once
 AHEAD = 10_000  # ms by which the clock may be ahead of a room's
+LEASES = 16  # that are under way at once
+UNKNOWN = 60.0  # seconds for which a name is in use of which a room has leased nothing
+Taken = TypeVar("Taken")
 NAME = "[a-z0-9][a-z0-9._-]{0,62}"
 
 
@@ -38,7 +43,7 @@ class Client:
     """Issues unique IDs of any number of tags. All methods are safe for concurrent use, and after a fork.
 
     addresses are URLs of instances of one room; rooms of fallback are asked if none of these leases IDs. The IDs
-    held last reserve seconds at the recent rate; a lease is of min_step to max_step IDs. An instance has timeout
+    held last reserve seconds at the recent rate; a lease ahead is of min_step to max_step IDs. An instance has timeout
     seconds to answer. token_file has the token to give with each call, ca the servers' CAs; cert and key prove who the
     client is. Files that change are read again.
     """
@@ -53,7 +58,13 @@ class Client:
         self._newest = Part()  # the own room's part of the newest layout that an answer named
         self._tags: WeakValueDictionary[str, Tag] = WeakValueDictionary()
         self._used: Set[Tag] = set()  # those to look after
-        self._own, self._keeper = _own(), None  # of this process, and of that in which a thread looks after tags
+        self._begin()
+
+    def _begin(self) -> None:
+        """Has no thread: at first, and in the child of a fork."""
+        self._own, self._keeper = _own(), False  # of this process; whether a thread looks after the tags
+        self._jobs: Dict[Tag, int] = {}  # of how many IDs a lease is to begin; the first is the next one
+        self._workers: Set[int] = set()  # the threads that lease
 
     def next(self, tag: str) -> int:
         """An ID of a tag. It waits only while none is held, for some seconds at most."""
@@ -72,7 +83,7 @@ class Client:
         for tag in tags:
             with tag._mine():
                 tag._drop(lambda _: True)
-                tag._changed.notify_all()
+                tag._wake()
 
     def __enter__(self) -> Client:
         return self
@@ -80,26 +91,68 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _keep(self, tag: Tag) -> None:
-        """Has a tag looked after until it is not in use."""
+    def _want(self, tag: Tag, n: int) -> bool:
+        """Has a thread lease n IDs of a tag, if no lease of it is under way; false if no thread can."""
         with _lock():
             self._used.add(tag)
-            if self._keeper is not self._own:
-                with suppress(RuntimeError):  # no thread can start now: callers lease what they need
-                    threading.Thread(target=self._look, name="march", daemon=True).start()
-                    self._keeper = self._own
+            if not tag._leasing:
+                self._jobs.setdefault(tag, n)
+            with suppress(RuntimeError):  # no thread can start now
+                if not self._keeper:
+                    _thread.start_new_thread(self._look, ())  # which no signal interrupts, as one of Thread.start
+                if self._jobs and len(self._workers) < LEASES:
+                    _thread.start_new_thread(self._work, ())
+                    return True
+            return bool(self._workers)
+
+    def _work(self) -> None:
+        """Leases what tags need, until none needs any. It has threads of its own, so that neither a signal nor a time
+        limit of a caller's ends a lease, and no caller waits for more than it needs."""
+        me = threading.get_ident()
+        try:
+            while self._work_once(me):
+                pass
+        finally:
+            with _lock():
+                self._workers.discard(me)
+
+    def _work_once(self, me: int) -> bool:
+        tag: Optional[Tag] = None
+        try:
+            with _lock():
+                if not self._jobs or len(self._workers - {me}) >= LEASES:
+                    self._workers.discard(me)  # with the lock: who adds a job sees that it needs another thread
+                    return False
+                self._workers.add(me)
+                tag = next(iter(self._jobs))
+                n, tag._leasing = self._jobs.pop(tag), True
+                self._used.add(tag)
+            tag._lease(n)
+            return True
+        finally:
+            if tag:
+                with tag._mine():
+                    tag._leasing = False
+                    tag._wake()
 
     def _look(self) -> None:
         """Looks after the tags in use, as long as there are any."""
-        while True:
-            time.sleep(LOOK)
-            with _lock():
-                tags = [] if self._rooms.closed else list(self._used)
-                if not tags:
-                    self._keeper = None
-                    return
-            for tag in tags:
-                tag._tend()
+        with _lock():
+            if self._keeper:
+                return
+            self._keeper = True
+        try:
+            while True:
+                time.sleep(LOOK)
+                with _lock():
+                    tags = [] if self._rooms.closed else list(self._used)
+                    if not tags:
+                        self._keeper = False
+                        return
+                for tag in tags:
+                    tag._tend()
+        except Exception:  # no memory, say: the next caller that leases has another one start
+            self._keeper = False
 
 
 class Tag:
@@ -114,7 +167,7 @@ class Tag:
     def _begin(self) -> None:
         """Holds nothing: at first, and in the child of a fork, as its parent goes on with what is held."""
         client, self._lock = self._client, threading.Lock()
-        self._changed = threading.Condition(self._lock)
+        self._waiting: List[threading.Lock] = []  # of callers, which are released when the lease ends
         self._segments: List[Segment] = [NONE]  # never empty: next takes of the first
         self._window: Optional[Window] = None  # the last one of a time-ordered tag
         self._timed = self._leasing = False
@@ -123,8 +176,9 @@ class Tag:
         self._looked, self._used = 0, now()  # how many were issued at the last look, and when the last one was
         self._paced = (0, now())  # how many were issued, and when, as the target was set
         self._failed: Optional[MarchError] = None  # why the last lease did
-        self._retry_at = 0.0
-        client._own = client._own if client._own[0] else _own()
+        self._retry_at = self._replace_at = 0.0  # from when on to lease at all, and in place of what is old
+        if not client._own[0]:
+            client._begin()
         self._own = client._own
 
     def _mine(self) -> threading.Lock:
@@ -150,25 +204,14 @@ class Tag:
         """n IDs, as ranges."""
         if not 1 <= n <= MOST:
             raise MarchError(Kind.INVALID, f"count: {n}; allowed: 1 to {MOST}")
-        runs: List[range] = []
-        with self._mine():
-            self._wait(n)
-            for s in [] if self._timed else self._segments:
-                while n and s.at < s.end:
-                    runs.append(s.take(n))
-                    n -= len(runs[-1])
-        while n:  # the tag is time-ordered
-            some = self._next_timed(n)
-            runs += some
-            n -= sum(map(len, some))
+        runs: List[range] = self._when(n, lambda: [] if self._timed else self._take(n))
+        while sum(map(len, runs)) < n:  # the tag is time-ordered
+            runs += self._next_timed(n - sum(map(len, runs)))
         return runs
 
     def _next_timed(self, n: int) -> List[range]:
         """Some of n IDs of a time-ordered tag: of its worker's window, or else of a room."""
-        with self._mine():
-            self._wait(0)
-            w, at = self._window, time.time_ns() // 1_000_000
-            run = w.take(n, at) if w and now() < w.until else None
+        w, at, run = self._when(0, lambda: self._of_window(n))
         if w and run is not None:
             if not run:  # the tick is full
                 time.sleep((w.unit - (at - w.epoch) % w.unit) / 1000)
@@ -187,37 +230,69 @@ class Tag:
 
     def parse_text(self, text: str) -> int:
         """The ID of a text, of a room."""
-        return self._rooms.ask(f"{self._path}:parse?text={quote(text, safe='')}", lambda answer: int(answer["id"]))[0]
+        try:
+            path = f"{self._path}:parse?text={quote(text, safe='')}"
+        except UnicodeError as error:
+            raise MarchError(Kind.INVALID, f"text: {error}") from error
+        return self._rooms.ask(path, lambda answer: int(answer["id"]))[0]
 
     def warm(self) -> None:
         """Returns when IDs are held."""
-        with self._mine():
-            self._wait(1)
+        self._when(1, lambda: None)
 
-    # The lock is held in all below, but not while a room is asked.
-
-    def _wait(self, n: int) -> None:
-        """Returns when n IDs are held, or the tag is time-ordered: without a window a room issues."""
+    def _when(self, n: int, take: Callable[[], Taken]) -> Taken:
+        """Takes, as soon as n IDs are held, or the tag is time-ordered: without a window a room issues."""
+        give_up = now() + self._rooms.longest
         while not self._rooms.closed:
-            self._used = at = now()
-            self._drop(lambda s: s.until <= at)
-            missing = n - self._count()
-            if self._timed or missing <= 0:
-                return
-            if self._failed and at < self._retry_at:
-                raise replace(self._failed)
-            if self._leasing:  # another caller, or the client's thread
-                self._changed.wait()
+            with self._mine():
+                self._used = at = now()
+                self._drop(lambda s: s.until <= at)
+                missing = n - self._count()
+                if self._timed or missing <= 0:
+                    return take()
+                if self._failed and at < self._retry_at:
+                    raise replace(self._failed)
+                if at >= give_up:
+                    raise MarchError(Kind.UNAVAILABLE, f"tag {self.name}: no IDs within {self._rooms.longest} s")
+                # A condition would take the tag's lock again, which a signal can prevent: "with" then ends another's.
+                woken = threading.Lock()
+                woken.acquire()
+                self._waiting.append(woken)
+                wanted = self._client._want(self, max(missing, self._target))
+            if wanted:
+                woken.acquire(timeout=give_up - at)
             else:
-                self._lease(max(missing, self._target))
+                self._client._work()
         raise MarchError(Kind.CLOSED, "the client was closed")
+
+    # The lock is held in all below, but for _tend and _lease.
+
+    def _wake(self) -> None:
+        """Has callers look again at what is held."""
+        while self._waiting:
+            self._waiting.pop().release()
+
+    def _take(self, n: int) -> List[range]:
+        runs: List[range] = []
+        for s in self._segments:
+            while n and s.at < s.end:
+                runs.append(s.take(n))
+                n -= len(runs[-1])
+        return runs
+
+    def _of_window(self, n: int) -> Tuple[Optional[Window], int, Optional[range]]:
+        """The window, the time in ms, and up to n IDs, as Window.take has them."""
+        w, at = self._window, time.time_ns() // 1_000_000
+        return w, at, w.take(n, at) if w and now() < w.until else None
 
     def _count(self) -> int:
         return sum(s.end - s.at for s in self._segments)
 
-    def _drop(self, ends: Callable[[Segment], bool]) -> None:
-        """Drops segments, at once."""
+    def _drop(self, ends: Callable[[Segment], bool], limit: int = 0) -> None:
+        """Drops segments, at once, and the IDs from a limit on, if there is one."""
         held = self._count()
+        for s in self._segments if limit else ():
+            s.cut(limit)
         self._segments = [s for s in self._segments if s.at < s.end and not ends(s)] or [NONE]
         self._leased -= held - self._count()
 
@@ -232,50 +307,41 @@ class Tag:
             if issued != self._looked:
                 self._looked, self._used = issued, at
             self._drop(lambda s: s.until <= at)
-            if at - self._used >= self._ttl:
-                if not self._count():
+            if at - self._used >= (self._ttl or UNKNOWN):
+                if not self._count() and not self._leasing:
                     self._timed, self._failed = False, None  # the next call leases, and the tag is looked after again
                     self._client._used.discard(self)
-            elif at >= self._retry_at and not self._leasing:
+            elif self._ttl and at >= self._retry_at:
                 if (not self._window or self._old(self._window)) if self._timed else (
-                        self._count() < self._target or any(map(self._old, self._segments))):
-                    self._lease(self._target)
+                        self._count() < self._target or at >= self._replace_at and any(map(self._old, self._segments))):
+                    self._client._want(self, self._target)
 
     def _lease(self, n: int) -> None:
         """Leases n IDs, or a window, or notes why not. While leases fail each is one try."""
-        nonce = secrets.token_hex(16)
-        patience = 0 if self._failed and self._failed.temporary else PATIENCE
+        nonce, n = secrets.token_hex(16), min(n, MOST)
         window: Dict[str, Any] = {"nonce": nonce, "age": f"{now() - self._client._began:.3f}s"}
-        if self._window:
-            window["held"] = {"worker": str(self._window.worker), "nonce": self._window.nonce}
-        n = min(n, MOST)
+        with self._mine():
+            patience = 0 if self._failed and self._failed.temporary else PATIENCE
+            if self._window:
+                window["held"] = {"worker": str(self._window.worker), "nonce": self._window.nonce}
         try:
-            self._leasing = True
-            self._lock.release()
-            try:
-                answer, url, sent = self._rooms.ask(
-                    self._path + "/lease", dict[str, Any], {"count": str(n), "window": window}, patience)
-            finally:
-                self._lock.acquire()
-            self._client._keep(self)
-            if not self._rooms.closed:  # which is looked at last: close drops what those tags hold that it finds
-                self._accept(answer, url, sent, n, nonce)
-        except MarchError as error:
-            self._fail(error)
+            answer, url, sent = self._rooms.ask(
+                self._path + "/lease", dict[str, Any], {"count": str(n), "window": window}, patience)
+            with self._mine():
+                if not self._rooms.closed:  # close drops what those tags hold that it finds
+                    self._accept(answer, url, sent, n, nonce)
         except Exception as error:  # whatever it is, callers go on
-            self._fail(MarchError(Kind.INTERNAL, f"tag {self.name}: an answer makes no sense: {error!r}"))
-        finally:
-            self._leasing = False
-            self._changed.notify_all()
+            with self._mine():
+                self._fail(error if isinstance(error, MarchError) else MarchError(
+                    Kind.INTERNAL, f"tag {self.name}: an answer makes no sense: {error!r}"))
 
     def _fail(self, error: MarchError) -> None:
-        wait = SEEK if error.no_window else 0.5 if error.kind is Kind.UNAVAILABLE else error.retry_after
-        self._failed, self._retry_at = error.with_traceback(None), now() + wait
+        wait = SEEK if error.no_window else random.uniform(0.5, 0.75) if (
+            error.kind is Kind.UNAVAILABLE) else error.retry_after
+        self._failed, self._retry_at = replace(error), now() + wait  # without the frames of its causes
         if error.no_window:
             self._timed, self._ttl = True, self._ttl or 6 * SEEK
-            self._client._keep(self)
-        for s in self._segments if error.limit else ():
-            s.cut(error.limit)
+        self._drop(lambda _: error.no_window, error.limit)  # what is dropped is of a counter that is no more
 
     def _accept(self, answer: Dict[str, Any], url: str, sent: float, n: int, nonce: str) -> None:
         """Adds what an answer leases. Its error says why it cannot."""
@@ -285,7 +351,7 @@ class Tag:
                 serves = max(part_of(answer["serves"]), part_of(answer.get("segment")))
                 client._newest = max(client._newest, serves)
             if serves.version < client._newest.version:
-                self._rooms.failed[url] = at  # it lags behind, but what it leases is valid
+                self._rooms.lagging[url] = at  # but what it leases is valid
         timed, old = bool(answer["time"]), False
         if timed:
             w = self._window = Window(answer["time"], sent, nonce, client._newest.version, self._window)
@@ -295,8 +361,8 @@ class Tag:
             self._drop(lambda _: True)  # of a counter of this name that is no more
         else:
             s, limit = Segment(answer["segment"], n, sent, seconds(answer["ttl"])), int(answer["limit"]) or 2**63
-            for each in (*self._segments, s):
-                each.cut(limit)
+            self._drop(lambda _: False, limit)
+            s.cut(limit)
             if s.until <= at:
                 raise MarchError(Kind.UNAVAILABLE, f"room at {url}: its answer took longer than {s.ttl} s")
             if s.at == s.end:
@@ -306,7 +372,7 @@ class Tag:
             self._pace(at)
             self._segments.append(s)
             self._leased += s.end - s.at
-        self._timed, self._failed, self._retry_at = timed, None, at + SEEK if old else 0.0
+        self._timed, self._failed, self._retry_at, self._replace_at = timed, None, 0.0, at + SEEK if old else 0.0
 
     def _pace(self, at: float) -> None:
         """Sets the target by the rate since it was last set."""

@@ -12,7 +12,7 @@ import ssl
 import time
 from contextlib import closing
 from dataclasses import astuple, dataclass, replace
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -102,12 +102,13 @@ class Rooms:
     def __init__(self, addresses: Sequence[str], fallback: Sequence[str], timeout: float, token_file: Optional[str],
                  tls: Tuple[Optional[str], Optional[str], Optional[str]]) -> None:
         own = random.sample(addresses, len(addresses))  # so that clients spread over the instances of a room
-        self.failed = dict.fromkeys((*own, *fallback), -AVOID)  # when each address failed last
+        self.failed = dict.fromkeys((*own, *fallback), -AVOID)  # when each address failed last,
+        self.lagging = dict(self.failed)  # and when it lagged behind the newest layout
         found = [re.fullmatch(r"https?://([^][/:@]+|\[[^]/]+\])(:([0-9]{1,5}))?/?", a) for a in self.failed]
         if not own or not all(a and int(a[3] or 0) < 65536 for a in found):
             raise MarchError(Kind.INVALID, f"addresses: {list(self.failed)}; allowed: 1 or more http[s]://HOST:PORT")
         self._timeout, self._token_file, self._tls, self.fallback = timeout, token_file, tls, fallback
-        self.closed = False
+        self.closed, self.longest = False, PATIENCE + (TRIES + 1) * timeout  # seconds that a lease may take
         self._context()  # so that a file that cannot be used is an error at once
 
     def ask(self, path: str, read: Callable[[Any], Read], body: Optional[Mapping[str, Any]] = None,
@@ -118,8 +119,9 @@ class Rooms:
         while True:
             failures: List[MarchError] = []
             began = now()
-            # Of the instances of a room the one that failed last is asked last.
-            for url in sorted(failed, key=lambda u: (began < failed[u] + AVOID, u in self.fallback, failed[u])):
+            # Of the instances of a room the one that failed last is asked last, after one that lags behind.
+            for url in sorted(failed, key=lambda u: (began < failed[u] + AVOID, u in self.fallback,
+                                                     began < self.lagging[u] + AVOID, failed[u])):
                 sent = now()
                 try:
                     return self._call(url, path, read, body), url, sent
@@ -143,11 +145,9 @@ class Rooms:
             raise MarchError(Kind.CLOSED, "the client was closed")
         name, to, until, method = f"room at {url}", urlsplit(url), now() + self._timeout, "POST" if body else "GET"
         headers = self._headers(to)
-        kind, tls = (HTTPSConnection, {"context": self._context()}) if to.scheme == "https" else (HTTPConnection, {})
+        connection = HTTPConnection(str(to.hostname), to.port or {"http": 80, "https": 443}[to.scheme])
         try:
-            # Each address of the name has its part of the time to connect.
-            found = {where[4] for where in socket.getaddrinfo(to.hostname, to.port, type=socket.SOCK_STREAM)}
-            with closing(kind(str(to.hostname), to.port, timeout=self._timeout / len(found), **tls)) as connection:
+            with closing(self._connect(connection.host, connection.port, to.scheme, until)) as connection.sock:
                 connection.request(method, path, json.dumps(body) if body else None, headers)
                 answer = HTTPResponse(_Reader(connection.sock, until), method=method)  # type: ignore[arg-type]
                 answer.begin()
@@ -159,6 +159,25 @@ class Rooms:
             raise MarchError(Kind.UNAVAILABLE, f"{name}: {error}") from error
         except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
             raise MarchError(Kind.INTERNAL, f"{name}: its answer makes no sense: {error}") from error
+
+    def _connect(self, host: str, port: int, scheme: str, until: float) -> socket.socket:
+        """A socket. Each address of a name has its part of the time to connect, but not less than half a second."""
+        context = self._context() if scheme == "https" else None
+        found = {where[4][:2] for where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        why: OSError = TimeoutError("timed out")
+        for where in found:
+            left = until - now()
+            try:
+                if left <= 0:
+                    break
+                sock = socket.create_connection(where, min(left, max(self._timeout / len(found), 0.5)))
+            except OSError as error:
+                why = error
+                continue
+            sock.settimeout(max(until - now(), 0.001))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a request's body follows its head
+            return context.wrap_socket(sock, server_hostname=host) if context else sock
+        raise why
 
     def _headers(self, to: SplitResult) -> Dict[str, str]:
         if not self._token_file:

@@ -6,6 +6,7 @@ import json
 import mmap
 import os
 import pickle
+import signal
 import ssl
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import time
 import unittest
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable, Dict, List, Set
 from unittest import mock
@@ -172,15 +174,19 @@ class Clients(unittest.TestCase):
 
     def test_addresses(self) -> None:
         """A name of several addresses that do not answer takes no longer than one."""
-        made, where = [], [(2, 1, 6, "", (f"127.0.0.{k // 2}", 1)) for k in range(8)]
+        for timeout, count, limits in ((8, 8, [1] * 8), (2, 20, [0.5] * 4)):
+            made, at = [], [0.0]
+            where = [(2, 1, 6, "", (f"127.0.0.{k // 2}", 1)) for k in range(2 * count)]
 
-        def make(*_: object, timeout: float) -> None:
-            made.append(timeout)
-            raise OSError("away")
+            def make(_: object, limit: float) -> None:
+                made.append(limit)
+                at[0] += limit
+                raise OSError("away")
 
-        with mock.patch("socket.getaddrinfo", return_value=where), mock.patch("march_id.rooms.HTTPConnection", make):
-            self.fails(Kind.UNAVAILABLE, lambda: self.ids._rooms.ask("/", dict, None, 0))
-        self.assertEqual(made, [0.5])
+            with mock.patch("socket.getaddrinfo", return_value=where), mock.patch("socket.create_connection", make), \
+                    mock.patch("march_id.rooms.now", lambda: at[0]), Client([self.url], timeout=timeout) as ids:
+                self.fails(Kind.UNAVAILABLE, lambda: ids._rooms.ask("/", dict, None, 0))
+            self.assertEqual(made, limits)
 
     def test_slow(self) -> None:
         """A call waits for an answer within the timeout, though that is longer than it would try again."""
@@ -224,6 +230,9 @@ class Clients(unittest.TestCase):
 
     def test_forgotten(self) -> None:
         """Names that a room refuses are forgotten, but no tag with a handle, nor one that is leased."""
+        unknown = mock.patch.object(client, "UNKNOWN", 0.1)
+        unknown.start()
+        self.addCleanup(unknown.stop)
         for kind in (Kind.NOT_FOUND, Kind.DENIED, Kind.INVALID):
             Room.changes = {"reason": kind.value}
             self.fails(kind, lambda: self.ids.next("none"))
@@ -282,31 +291,107 @@ class Clients(unittest.TestCase):
 
     def test_no_thread(self) -> None:
         """Where no thread can start, callers lease for themselves."""
-        start, refused = threading.Thread.start, []
-
-        def some(thread: threading.Thread) -> None:
-            if thread.name == "march":
-                refused.append(thread)
-                raise RuntimeError("can't start new thread")
-            start(thread)
-
-        with mock.patch("threading.Thread.start", some):
+        with mock.patch("_thread.start_new_thread", side_effect=RuntimeError("can't start new thread")) as refused:
             self.assertEqual(sum(map(len, self.ids.tag("order").next_n(1000))), 1000)
             self.ids.next("order")
-        self.assertEqual(len(refused), 2)
+            self.assertTrue(refused.called)
         self.ids.tag("order").next_n(5000)
-        self.assertTrue(self.ids._keeper)
+        while not self.ids._keeper:  # it was started
+            time.sleep(0.01)
+
+    @unittest.skipUnless(hasattr(signal, "setitimer"), "no timer")
+    def test_interrupts(self) -> None:
+        """A signal whose handler raises leaves the lock to those that have it: no ID is issued twice."""
+        def late(*_: object) -> None:
+            raise TimeoutError
+
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, late))
+        order, stop, taken = Client([self.url], max_step=1000).tag("order"), threading.Event(), [0]
+
+        def take() -> None:
+            mine = []
+            while not stop.is_set():
+                mine.append(order.next())
+            taken.extend(mine)
+
+        threads = [threading.Thread(target=take) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for _ in range(500):
+            with suppress(TimeoutError):
+                signal.setitimer(signal.ITIMER_REAL, 0.0003)
+                while True:
+                    taken.append(order.next_n(300)[0].start)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(taken), len(set(taken)))
+
+    @unittest.skipUnless(hasattr(signal, "setitimer"), "no timer")
+    def test_time_limit(self) -> None:
+        """A caller's own time limit reaches the caller, and nobody else."""
+        def late(*_: object) -> None:
+            raise TimeoutError("the caller's")
+
+        self.addCleanup(setattr, Room, "takes", 0.0)
+        self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, late))
+        Room.takes, order = 1.0, self.ids.tag("order")
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with self.assertRaisesRegex(TimeoutError, "the caller's"):
+            order.next()
+        self.assertFalse(order._lock.locked())
+        self.assertEqual((order.next(), len(Room.held)), (Room.last - 999, 1))  # of the lease that went on
+        self.assertLess(self.ids._rooms.failed[self.url], 0)
+
+    def test_hanging_tags(self) -> None:
+        """Tags whose leases hang hold up no other, and no caller without an end."""
+        room, hang = self.ids._rooms.ask, threading.Event()
+        self.addCleanup(hang.set)
+
+        def ask(path: str, *rest: Any) -> Any:
+            return room(path, *rest) if "order" in path else hang.wait()
+
+        with mock.patch.object(self.ids._rooms, "ask", ask), mock.patch.object(self.ids._rooms, "longest", 0.1):
+            for k in range(client.LEASES - 1):
+                self.fails(Kind.UNAVAILABLE, self.ids.tag(f"hangs{k}").next)
+            self.ids._rooms.longest = 600
+            self.assertGreater(self.ids.next("order"), 0)
+            hang.set()
+
+    def test_lagging(self) -> None:
+        """An instance that lags behind is asked after the room's others, but before those of other rooms."""
+        asked: List[str] = []
+        with Client(["http://a:1", "http://b:1"], fallback=["http://c:1"]) as ids:
+            ids._rooms.lagging["http://a:1"] = client.now()
+            with mock.patch.object(ids._rooms, "_call", lambda url, *_: asked.append(url) or self.away()):
+                self.fails(Kind.UNAVAILABLE, lambda: ids._rooms.ask("/", dict, None, 0))
+        self.assertEqual(asked, ["http://b:1", "http://a:1", "http://c:1"])
+
+    def away(self) -> None:
+        raise MarchError(Kind.UNAVAILABLE, "away")
 
     def test_lags(self) -> None:
         """A room that lags behind leases what callers need at once, and replaces nothing for a while."""
         layout = {"version": "2", "boundary": "2", "range": {"lower": "0", "upper": "1"}}
         Room.changes, order = {"serves": layout}, self.ids.tag("order")
-        with mock.patch.object(client, "SEEK", 1000):
+        with mock.patch.object(client, "SEEK", 1000), mock.patch.object(client, "LOOK", 1000):
             for _ in range(20):
                 order.next_n(5000)
-            leases = len(Room.held)
+            while order._count() < order._target:  # which a lease may raise
+                order._when(order._target, lambda: None)
+            leases = self.leases()
             order._tend()  # it would replace all
-            self.assertEqual(len(Room.held), leases)
+            self.assertEqual(self.leases(), leases)
+            order._take(order._count() - order._target + 1)
+            order._tend()  # but it refills
+            self.assertEqual(self.leases(), leases + 1)
+
+    def leases(self) -> int:
+        """How many leases there were, as soon as none is under way."""
+        while self.ids._jobs or self.ids._workers:
+            time.sleep(0.01)
+        return len(Room.held)
 
     def test_room_issues(self) -> None:
         """Without a window a room issues, in batches."""
@@ -343,8 +428,7 @@ class Clients(unittest.TestCase):
         order = self.ids.tag("order")
         order.next()
         Room.changes = {"time": self.lent(0, 600_000)}
-        with order._lock:
-            order._lease(1)
+        order._lease(1)
         self.assertGreater(order.next(), 2**40)
         tag = {"workerBits": 12, "sequenceBits": 8, "timeBits": 40, "unit": "1s"}
         lent = {"worker": "1", "fromMs": "0", "untilMs": "9000", "nowMs": "0"}
