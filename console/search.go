@@ -67,7 +67,7 @@ type indexed struct {
 // searchAge, or for one that could not be read. It does not wait where reading all tags takes longer than that.
 func (s *index) indexed(ctx context.Context) *snapshot {
 	asked, within := s.wantsTags.ask(), searchWithin
-	if before := s.last.Load().tags; before != nil && before.took > within {
+	if x := s.last.Load().tags; x != nil && x.took > within || x == nil && s.reading.Load() > maxHead {
 		within = 0
 	}
 	return s.await(ctx, within, func(n *snapshot) bool {
