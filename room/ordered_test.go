@@ -211,6 +211,53 @@ func TestOrderedTagOfAKilledInstance(t *testing.T) {
 	}
 }
 
+// Of twenty holders in a row, each of which is killed, or stops in good order. The longest of twenty is at least their
+// 99th percentile.
+func TestStallsOfTwentyFailovers(t *testing.T) {
+	for name, most := range map[string]time.Duration{"killed": 4300 * time.Millisecond, "stopped": 50 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			testcluster.Bubble(t, func(t *testing.T) {
+				cluster, network := newCluster(t, testcluster.Halves()), &peers{}
+				cluster.tag(ordered, "o")
+				holder := cluster.start("a", "a0", network.on)
+				g := &grows{TB: t}
+				g.await(holder)
+				var longest time.Duration
+				for n := range 20 {
+					next := cluster.start("a", allocator.Instance(fmt.Sprint("a", n+1)), network.on)
+					g.await(next)
+					time.Sleep(10 * time.Second)
+					ended := make(chan struct{})
+					go func() {
+						defer close(ended)
+						if name == "stopped" {
+							holder.Stop()
+							return
+						}
+						holder.store.cut.Store(true)
+						network.to(holder.Address)
+					}()
+					last := time.Now()
+					for over := false; !over; time.Sleep(time.Millisecond) {
+						select {
+						case <-ended:
+							over = true
+						default:
+						}
+						g.check(next.mustNext("o"))
+						longest, last = max(longest, time.Since(last)), time.Now()
+					}
+					holder = next
+				}
+				t.Logf("the longest of 20 stalls: %v", longest)
+				if longest > most {
+					t.Errorf("nothing was issued for %v, more than %v", longest, most)
+				}
+			})
+		})
+	}
+}
+
 func TestInstancesThatDoNotReachEachOtherIssueInTurn(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		cluster, network := newCluster(t, testcluster.Halves()), &peers{}
