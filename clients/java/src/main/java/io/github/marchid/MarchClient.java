@@ -19,7 +19,9 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
+import java.util.concurrent.SynchronousQueue;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
@@ -38,6 +40,7 @@ import javax.net.ssl.TrustManagerFactory;
 public final class MarchClient implements AutoCloseable {
     static final long MOST = 1_000_000_000; // IDs of a lease
     private static final long LOOK = SECOND / 10; // between two looks at the tags in use
+    private static final int LEASES = 16; // ahead that are under way at once
     private static final Pattern NAME = Pattern.compile("[a-z0-9][a-z0-9._-]{0,62}");
 
     final Builder options;
@@ -45,11 +48,12 @@ public final class MarchClient implements AutoCloseable {
     final long began = now();
     final Map<String, Tag> tags = new ConcurrentHashMap<>();
     final Set<Tag> used = ConcurrentHashMap.newKeySet(); // those to look after
-    final ExecutorService threads = Executors.newCachedThreadPool(work -> {
-        Thread thread = new Thread(work, "march");
-        thread.setDaemon(true);
-        return thread;
-    });
+    final ExecutorService threads = new ThreadPoolExecutor(0, 1 + LEASES, 60, TimeUnit.SECONDS,
+        new SynchronousQueue<>(), work -> {
+            Thread thread = new Thread(work, "march");
+            thread.setDaemon(true);
+            return thread;
+        }, new ThreadPoolExecutor.DiscardPolicy()); // the next look has it again
     volatile Part newest = new Part(0, 0, 0, 0); // the own room's part of the newest layout that an answer named
 
     private MarchClient(Builder options, SSLContext tls) {
@@ -92,13 +96,18 @@ public final class MarchClient implements AutoCloseable {
     /** Looks after the tags in use. */
     private void look() {
         for (; !rooms.closed; LockSupport.parkNanos(LOOK)) {
-            for (Tag tag : used) {
-                try {
-                    tag.tend();
-                } catch (RuntimeException | Error e) {
-                    continue; // no memory or thread, say: callers lease what they need
-                }
-            }
+            outlast(() -> {
+                Rooms.renew();
+                used.forEach(tag -> outlast(tag::tend));
+            });
+        }
+    }
+
+    private static void outlast(Runnable work) {
+        try {
+            work.run();
+        } catch (RuntimeException | Error e) {
+            return; // no memory or thread, say: callers lease what they need
         }
     }
 
@@ -136,7 +145,7 @@ public final class MarchClient implements AutoCloseable {
             return this;
         }
 
-        /** The least and the largest number of IDs of a lease. Default 1,000 and 1,000,000,000. */
+        /** The least and the largest number of IDs of a lease ahead. Default 1,000 and 1,000,000,000. */
         public Builder steps(long least, long most) {
             minStep = least;
             maxStep = most;

@@ -20,6 +20,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
@@ -44,6 +45,7 @@ final class Rooms {
     record Answer<T>(T body, String url, long sent) {}
 
     final Map<String, Long> failed = Collections.synchronizedMap(new LinkedHashMap<>()); // when each address did last
+    final Map<String, Long> lagging = new ConcurrentHashMap<>(); // when one last lagged behind the newest layout
     final List<String> fallback;
     volatile boolean closed;
     private final HttpClient http;
@@ -75,10 +77,12 @@ final class Rooms {
         long giveUp = now() + patience;
         for (long pause = SECOND / 50;; pause = Math.min(2 * pause, SECOND / 2)) {
             long began = now();
-            // Those that failed just now are asked last, and other rooms after the own; of each the last to fail.
+            // Those that failed just now are asked last, and other rooms after the own; of each those that lag behind,
+            // and then the last to fail.
             Map<String, Long> at = Map.copyOf(failed);
             Comparator<String> rank = Comparator.comparing((String url) -> began < at.get(url) + AVOID)
-                .thenComparing(fallback::contains).thenComparing(at::get);
+                .thenComparing(fallback::contains)
+                .thenComparing(url -> began < lagging.getOrDefault(url, -AVOID) + AVOID).thenComparing(at::get);
             List<MarchException> failures = new ArrayList<>();
             for (String url : failed.keySet().stream().sorted(rank).toList()) {
                 long sent = now();
@@ -226,14 +230,24 @@ final class Rooms {
      * has gone on by a second more than the other.
      */
     static long now() {
+        return now(SECOND);
+    }
+
+    /** Notes both clocks, so that the wall clock's changes of less than a second do not add up. */
+    static void renew() {
+        now(0);
+    }
+
+    private static long now(long least) {
         Clocks then = last;
         long steady = System.nanoTime();
-        long more = wall() - then.wall - (steady - then.steady);
-        if (Math.abs(more) < SECOND) {
+        long wall = wall();
+        long more = wall - then.wall - (steady - then.steady);
+        if (Math.abs(more) < least) {
             return steady + then.more;
         }
         synchronized (Rooms.class) {
-            last = last == then ? new Clocks(steady, wall(), then.more + Math.max(more, 0)) : last;
+            last = last == then ? new Clocks(steady, wall, then.more + (more < SECOND ? 0 : more)) : last;
         }
         return now();
     }

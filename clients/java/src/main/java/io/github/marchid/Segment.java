@@ -110,10 +110,13 @@ final class Segment extends Counter {
         return left(get());
     }
 
-    /** Drops the IDs from a limit on. */
-    void cut(long limit) {
+    /** Drops the IDs from a limit on, and returns how many. */
+    long cut(long limit) {
+        long from = get();
+        long held = left(from);
         long above = limit - (base - part.lower);
         long residue = Math.floorMod(above, part.boundary) - part.lower;
         end = Math.min(end, Math.floorDiv(above, part.boundary) * width + Math.min(Math.max(residue, 0), width));
+        return held - left(from);
     }
 }

@@ -15,6 +15,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.Function;
 import java.util.function.Predicate;
 
@@ -38,7 +39,8 @@ public final class Tag {
     private boolean timed; // the tag is time-ordered
     private Window window; // the last one
     private long target; // of IDs of a lease
-    private long asked; // IDs of the lease under way, if there is one
+    private Thread leaser; // of the lease under way, if there is one,
+    private long asked; // and its IDs
     private long ttl; // of leases, in ns; 0 before the first
     private long leased; // IDs, but for those that were dropped
     private long looked; // how many were issued at the last look,
@@ -48,7 +50,8 @@ public final class Tag {
     private long pacedIssued; // when the target was computed
     private long pacedAt = now();
     private volatile MarchException failed; // why the last lease did
-    private long retryAt;
+    private long retryAt; // when to ask again,
+    private long replaceAt; // and when in place of what is old
 
     Tag(MarchClient client, String name) {
         this.client = client;
@@ -85,10 +88,11 @@ public final class Tag {
     /** Takes n IDs, or none if calls of next(), which take of the head alone, were faster. */
     private boolean take(long n, List<Run> runs) {
         Segment first = head;
+        List<Segment> others = segments.subList(1, segments.size());
+        long more = others.stream().mapToLong(Segment::count).sum();
         long from = first.get();
         long some = Math.min(n, first.left(from));
-        List<Segment> others = segments.subList(1, segments.size());
-        if (others.stream().mapToLong(Segment::count).sum() < n - some || !first.compareAndSet(from, from + some)) {
+        if (more < n - some || !first.compareAndSet(from, from + some)) {
             return false;
         }
         first.add(from, from + some, runs);
@@ -167,11 +171,8 @@ public final class Tag {
         lookedAt = at;
         unchecked = at - fastAt < SECOND && head.until > at + SECOND ? 63 : 0; // the next look is long before the end
         if (at - used < (ttl > 0 ? ttl : UNKNOWN)) {
-            boolean needs = timed ? window == null || old(window.part, window.due)
-                : count() < target || segments.stream().anyMatch(this::old);
-            if (ttl > 0 && at >= retryAt && asked == 0 && needs) {
-                client.threads.execute(this::lease);
-                asked = target;
+            if (needsMore()) {
+                client.threads.execute(() -> lease(0));
             }
         } else if (count() == 0) {
             timed = false; // the next call leases, and has the tag looked after again
@@ -181,38 +182,47 @@ public final class Tag {
         }
     }
 
+    /** Whether to lease ahead now. */
+    private boolean needsMore() {
+        long at = now();
+        return ttl > 0 && at >= retryAt && leaser == null && (timed ? window == null || old(window.part, window.due)
+            : count() < target || at >= replaceAt && segments.stream().anyMatch(this::old));
+    }
+
     /** Takes n IDs, unless runs is null, as soon as they are held. Of a time-ordered tag a room issues, too. */
     private void await(long n, List<Run> runs) {
-        while (!has(n, runs)) {
-            lease();
+        for (long missing = has(n, runs); missing > 0; missing = has(n, runs)) {
+            lease(missing);
         }
     }
 
-    /** Takes n IDs if they are held, after the lease that is under way; or is false: then the caller is to lease. */
-    private synchronized boolean has(long n, List<Run> runs) {
-        while (!rooms.closed) {
+    /** Takes n IDs if they are held, after the lease that is under way; or returns how many the caller is to lease. */
+    private synchronized long has(long n, List<Run> runs) {
+        for (int tries = 0; !rooms.closed;) {
             used = now();
             drop(s -> false);
             long missing = n - count();
             if (timed || missing <= 0) {
                 if (timed || runs == null || take(n, runs)) {
-                    return true;
-                } // or else others took some
-            } else if (asked > 0) {
-                pause();
+                    return 0;
+                } else if (++tries % 10 == 0) { // others were faster; tend may be waiting
+                    pause(1);
+                }
+            } else if (leaser != null) {
+                pause(0);
             } else if (failed != null && used < retryAt) {
                 throw failed.again(failed.getMessage());
             } else {
-                asked = Math.min(Math.max(missing, target), MOST);
-                return false;
+                return Math.min(Math.max(missing, target), MOST);
             }
         }
         throw new MarchException(Kind.CLOSED, "the client was closed", null);
     }
 
-    private void pause() {
+    /** Lets others have the tag until a lease ends, or for some ms unless they are 0. */
+    private void pause(long most) {
         try {
-            wait();
+            wait(most);
         } catch (InterruptedException e) {
             throw Rooms.interrupted(e);
         }
@@ -229,8 +239,7 @@ public final class Tag {
             if (s.count() > 0 && s.until > at && !ends.test(s)) {
                 return false;
             }
-            leased -= s.count();
-            s.cut(0);
+            leased -= s.cut(0);
             return true;
         });
         Segment first = segments.isEmpty() ? Segment.NONE : segments.get(0);
@@ -249,9 +258,22 @@ public final class Tag {
         return old(s.part, s.due);
     }
 
-    /** Leases the IDs asked for, or a window, or notes why not. While leases fail each is one try. */
-    private void lease() {
+    /** Begins to lease n IDs, or those to lease ahead if it is 0, unless a lease is under way. */
+    private synchronized boolean begins(long n) {
+        if (leaser != null || n == 0 && !needsMore()) {
+            return false;
+        }
+        asked = n > 0 ? n : target;
+        leaser = Thread.currentThread();
+        return true;
+    }
+
+    /** Leases n IDs, or a window, or notes why not. While leases fail each is one try. */
+    private void lease(long n) {
         try {
+            if (!begins(n)) {
+                return;
+            }
             String nonce = UUID.randomUUID().toString();
             long patience = failed != null && failed.temporary() ? 0 : PATIENCE;
             accept(rooms.ask(path + "/lease", request(nonce), patience, Function.identity()), nonce);
@@ -264,7 +286,7 @@ public final class Tag {
             fail(new MarchException(Kind.INTERNAL, "tag " + name + ": an answer makes no sense", e));
         } finally {
             synchronized (this) {
-                asked = 0;
+                leaser = leaser == Thread.currentThread() ? null : leaser;
                 notifyAll();
             }
         }
@@ -279,14 +301,16 @@ public final class Tag {
 
     private synchronized void fail(MarchException e) {
         failed = e;
-        retryAt = now() + (e.noWindow ? SEEK : e.kind() == Kind.UNAVAILABLE ? SECOND / 2 : e.retryAfter);
+        retryAt = now() + (e.noWindow ? SEEK : e.kind() == Kind.UNAVAILABLE
+            ? ThreadLocalRandom.current().nextLong(SECOND / 2, SECOND * 3 / 4) : e.retryAfter);
         if (e.noWindow) {
             timed = true;
             ttl = ttl > 0 ? ttl : UNKNOWN;
             client.used.add(this);
+            drop(s -> true); // of a counter of this name that is no more
         }
         if (e.limit > 0) {
-            segments.forEach(s -> s.cut(e.limit));
+            segments.forEach(s -> leased -= s.cut(e.limit));
         }
     }
 
@@ -301,7 +325,7 @@ public final class Tag {
         // An instance may lease under a layout that it does not report yet.
         if (!rooms.fallback.contains(answer.url())
             && !(client.heard(Part.of(body, "serves")) | client.heard(Part.of(body, "segment")))) {
-            rooms.failed.put(answer.url(), at); // it lags behind, but what it leases is valid
+            rooms.lagging.put(answer.url(), at); // but what it leases is valid
         }
         boolean again = false;
         boolean windows = body.containsKey("time.window.worker");
@@ -315,7 +339,7 @@ public final class Tag {
         } else {
             Segment s = new Segment(body, asked, answer.sent(), Window.nanos(body.get("ttl")));
             long limit = number(body, "limit") > 0 ? number(body, "limit") : Long.MAX_VALUE;
-            segments.forEach(each -> each.cut(limit));
+            segments.forEach(each -> leased -= each.cut(limit));
             s.cut(limit);
             if (s.until <= at) {
                 throw new MarchException(Kind.UNAVAILABLE,
@@ -335,7 +359,8 @@ public final class Tag {
         }
         timed = windows;
         failed = null;
-        retryAt = again ? at + SEEK : 0;
+        retryAt = 0;
+        replaceAt = again ? at + SEEK : 0;
     }
 
     /** Sets the target by the rate since it was last set. */

@@ -507,8 +507,8 @@ public final class RoomTest {
         }
     }
 
-    /** A room that lags behind leases what callers need at once, and not each second. */
-    private static void lags(Room room) {
+    /** A room that lags behind leases what callers need at once, not each second; it refills, and is asked first. */
+    private static void lags(Room room) throws Exception {
         room.serves = PART.replace("\"1\"", "\"2\"");
         try (MarchClient ids = MarchClient.builder(room.url).steps(1000, 1000).build()) {
             long began = System.nanoTime();
@@ -516,6 +516,17 @@ public final class RoomTest {
                 ids.tag("order").nextN(5000);
             }
             is(true, System.nanoTime() - began < 12_000_000_000L);
+            Tag order = ids.tag("order");
+            for (int k = 0; k < 6; k++) {
+                order.nextN(Math.max(order.held() - 500, 1));
+                await("refilled", () -> order.held() >= 1000);
+            }
+            is(true, System.nanoTime() - began < 40_000_000_000L);
+        }
+        try (Room other = new Room();
+            MarchClient ids = MarchClient.builder(room.url).fallback(other.url).build()) {
+            ids.rooms.lagging.put(room.url, Rooms.now());
+            is(room.url, ids.rooms.ask("/", "{\"count\":\"1\"}", Rooms.PATIENCE, answer -> 0).url());
         }
     }
 
