@@ -30,9 +30,9 @@ export interface Options {
   fallback?: string[];
   /** How long the IDs held last at the recent rate, in ms. Default 30,000. */
   reserve?: number;
-  /** The least number of IDs of a lease, and that of a tag's first. Default 1,000. */
+  /** The least number of IDs of a lease ahead, and that of a tag's first. Default 1,000. */
   minStep?: number;
-  /** The largest number of IDs of a lease. Default 1,000,000,000. */
+  /** The largest number of IDs of a lease ahead: a call for more leases more. Default 1,000,000,000. */
   maxStep?: number;
   /** How long an instance may take to answer, in ms. Default 2,000. */
   timeout?: number;

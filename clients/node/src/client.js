@@ -13,6 +13,7 @@ const MOST = 1_000_000_000; // IDs of a lease
 const BATCH = 1000; // time-ordered IDs that a room issues at once
 const AHEAD = 10_000; // ms by which the clock may be ahead of a room's
 const SEEK = 10_000; // ms until the next try where no worker was free, or what was leased is to be replaced already
+const LEASES = 16; // ahead that are under way at once
 const UNKNOWN = 60_000; // ms for which a name is in use of which a room has leased nothing
 const NAME = "[a-z0-9][a-z0-9._-]{0,62}";
 
@@ -33,7 +34,7 @@ export class Client {
     }
     // What all tags share. newest is the own room's part of the newest layout that an answer named; tags are by name,
     // used those to look after.
-    this.#c = { reserve, minStep, maxStep, began: now(), newest: new Part(), tags: new Map(), used: new Set(),
+    this.#c = { reserve, minStep, maxStep, began: now(), newest: new Part(), tags: new Map(), used: new Set(), ahead: 0,
       rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }) };
     this.#timer = setInterval(() => this.#c.used.forEach((tag) => tag._tend()), LOOK).unref();
   }
@@ -73,10 +74,11 @@ export class Tag {
   #looked = 0; // how many were issued at the last look
   #paced = [0, now()]; // how many were issued, and when, as the target was set
   #failed; // why the last lease did
-  #retryAt = 0; // when to ask again
+  #retryAt = 0; // when to ask again,
+  #replaceAt = 0; // and when in place of what is old
 
   constructor(shared, name) {
-    if (!new RegExp(`^${NAME}$`).test(name)) {
+    if (typeof name !== "string" || !new RegExp(`^${NAME}$`).test(name)) {
       throw new MarchError("invalid", `tag: ${JSON.stringify(String(name).slice(0, 64))}; allowed: ${NAME}`);
     }
     this.name = name;
@@ -153,8 +155,13 @@ export class Tag {
 
   /** parseText returns the ID of a text, of a room. */
   async parseText(text) {
-    const path = `${this.#path}:parse?text=${encodeURIComponent(text)}`;
-    return (await this.#c.rooms.ask(path, { read: ({ id }) => BigInt(id) })).answer;
+    let query;
+    try {
+      query = encodeURIComponent(text);
+    } catch (error) {
+      throw new MarchError("invalid", `text: ${error.message}`, 1000, { cause: error });
+    }
+    return (await this.#c.rooms.ask(`${this.#path}:parse?text=${query}`, { read: ({ id }) => BigInt(id) })).answer;
   }
 
   /** warm returns when IDs are held. */
@@ -181,8 +188,10 @@ export class Tag {
       [this.#timed, this.#failed] = [false, undefined]; // the next call leases, and has the tag looked after again
       this.#c.used.delete(this);
       if (this.#c.tags.get(this.name) === this) this.#c.tags.delete(this.name);
-    } else if (this.#ttl > 0 && at >= this.#retryAt && this.#needy) {
+    } else if (this.#ttl > 0 && at >= this.#retryAt && !this.#leasing && this.#needy && this.#c.ahead < LEASES) {
+      this.#c.ahead++; // or else at the next look
       this.#lease(this.#target);
+      this.#leasing.finally(() => this.#c.ahead--);
     }
   }
 
@@ -199,9 +208,10 @@ export class Tag {
     }
   }
 
-  /** #drop drops segments, at once: those that have ended, or that something else ends. */
-  #drop(ends = () => false) {
+  /** #drop drops segments, at once: those that have ended, or that something else ends; and the IDs from a limit on. */
+  #drop(ends = () => false, limit = 0n) {
     const [at, held] = [soon(), this.held];
+    if (limit > 0n) for (const s of this.#segments) s.cut(limit);
     this.#segments = this.#segments.filter((s) => s.count > 0 && s.until > at && !ends(s));
     this.#head = this.#segments[0] ?? NONE;
     this.#leased -= held - this.held;
@@ -215,7 +225,7 @@ export class Tag {
   /** #needy reports whether to lease now, if rooms can. */
   get #needy() {
     if (this.#timed) return !this.#window || this.#old(this.#window);
-    return this.held < this.#target || this.#segments.some((s) => this.#old(s));
+    return this.held < this.#target || now() >= this.#replaceAt && this.#segments.some((s) => this.#old(s));
   }
 
   /** #lease begins to lease n IDs or more, or a window, if no lease is under way. While leases fail each is one try. */
@@ -230,9 +240,10 @@ export class Tag {
 
   #fail(error) {
     this.#failed = error;
-    this.#retryAt = now() + (error.noWindow ? SEEK : error.kind === "unavailable" ? 500 : error.retryAfter);
+    this.#retryAt = now() + (error.noWindow ? SEEK : error.kind === "unavailable" ? 500 + Math.random() * 250
+      : error.retryAfter);
     if (error.noWindow) [this.#timed, this.#ttl] = [true, this.#ttl || 6 * SEEK];
-    if (error.limit > 0n) for (const s of this.#segments) s.cut(error.limit);
+    this.#drop(() => error.noWindow, error.limit); // a time-ordered tag's are of a counter that is no more
   }
 
   async #ask(n) {
@@ -247,7 +258,7 @@ export class Tag {
     if (!c.rooms.fallback.includes(url)) { // an instance may lease under a layout that it does not report yet
       const [serves, part] = [answer.serves, answer.segment].map((message) => new Part(message ?? undefined));
       const newer = part.version > serves.version ? part : serves;
-      if (newer.version < c.newest.version) c.rooms.failed.set(url, at); // it lags, but its leases are valid
+      if (newer.version < c.newest.version) c.rooms.lagging.set(url, at); // but its leases are valid
       else c.newest = newer;
     }
     const timed = Boolean(answer.time);
@@ -260,7 +271,8 @@ export class Tag {
     } else {
       const s = new Segment(answer.segment, n, sent, seconds(answer.ttl) * 1000);
       const limit = BigInt(answer.limit) || 2n ** 63n;
-      for (const each of [...this.#segments, s]) each.cut(limit);
+      this.#drop(undefined, limit);
+      s.cut(limit);
       if (s.until <= at) {
         throw new MarchError("unavailable", `room at ${url}: its answer took longer than ${answer.ttl}`);
       }
@@ -272,7 +284,7 @@ export class Tag {
       this.#leased += s.count;
       this.#segments.push(s);
     }
-    [this.#timed, this.#failed, this.#retryAt] = [timed, undefined, old ? at + SEEK : 0];
+    [this.#timed, this.#failed, this.#retryAt, this.#replaceAt] = [timed, undefined, 0, old ? at + SEEK : 0];
   }
 
   /** #pace sets the target by the rate since it was last set. */

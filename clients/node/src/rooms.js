@@ -99,7 +99,8 @@ export class Rooms {
     if (addresses.length === 0 || !all.every(fits)) {
       throw new MarchError("invalid", `addresses: ${all}; allowed: 1 or more http[s]://HOST:PORT`);
     }
-    this.failed = new Map(all.map((url) => [url, -AVOID])); // when each address failed last
+    this.failed = new Map(all.map((url) => [url, -AVOID])); // when each address failed last,
+    this.lagging = new Map(this.failed); // and when it lagged behind the newest layout
     this.closed = false;
     this.fallback = fallback;
     this.#options = options;
@@ -113,8 +114,10 @@ export class Rooms {
     const giveUp = now() + patience;
     for (let pause = 20;; pause = Math.min(2 * pause, 500)) {
       const [start, failures] = [now(), []];
-      // Those that failed just now are asked last, and other rooms after the own; of each the last to fail.
-      const rank = (url) => (start < this.failed.get(url) + AVOID ? 2 : 0) + (this.fallback.includes(url) ? 1 : 0);
+      // Those that failed just now are asked last, and other rooms after the own; of each those that lag behind, and
+      // then the last to fail.
+      const rank = (url) => (start < this.failed.get(url) + AVOID ? 4 : 0) + (this.fallback.includes(url) ? 2 : 0) +
+        (start < this.lagging.get(url) + AVOID ? 1 : 0);
       for (const [url] of [...this.failed].sort(([a, at], [b, bt]) => rank(a) - rank(b) || at - bt)) {
         const sent = now();
         try {

@@ -112,7 +112,7 @@ withRoom("a name is forgotten a minute after its use, but a handle goes on", asy
   room.changes = {};
   const [one, other] = [await handle.next(), await ids.next("none")];
   assert.notEqual(one, other);
-  for (const name of ["", "Order", "order/1", "order\n", "-order", "o".repeat(64)]) {
+  for (const name of ["", "Order", "order/1", "order\n", "-order", ["order"], "o".repeat(64)]) {
     await fails("invalid", () => ids.next(name));
     assert.throws(() => ids.tag(name), { kind: "invalid" });
   }
@@ -218,7 +218,21 @@ withRoom("a room that lags behind leases what callers need at once", async (_, r
   const [order, began] = [ids.tag("order"), performance.now()];
   for (let k = 0; k < 15; k++) assert.equal(countOf(await order.nextN(5000)), 5000);
   assert.ok(performance.now() - began < 12_000); // and not one each second
+  for (let k = 0; k < 6; k++) { // it refills, too
+    await order.nextN(Math.max(order.held - 500, 1));
+    while (order.held < 1000) await sleep(10);
+  }
+  assert.ok(performance.now() - began < 40_000);
   ids.close();
+});
+
+withRoom("a room that lags behind is asked before those of fallback", async (_, room, port) => {
+  const [own, other] = [`http://127.0.0.1:${port}`, "http://127.0.0.1:1"];
+  const rooms = new Rooms([own], [other], { timeout: 20_000 });
+  rooms.lagging.set(own, now());
+  assert.equal((await rooms.ask("/", { body: { count: "1", window: {} } })).url, own);
+  assert.ok(rooms.failed.get(other) < 0); // it was not asked
+  rooms.close();
 });
 
 withRoom("a window ends by the clock that only goes forward, and with its client", async (ids, room) => {
