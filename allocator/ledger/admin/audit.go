@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -103,13 +104,19 @@ func (a *view) Logouts(ctx context.Context, since time.Time) (map[string][]ulid.
 // first, and the keys among them that cannot be read.
 func (a *view) Audits(ctx context.Context, before string,
 	n int) (entries []record.AuditEntry, bad []record.KeyError, err error) {
-	for _, ring := range a.keys.Rings() {
-		of, unreadable, err := a.entries(ctx, ring, before, n)
-		if err != nil {
-			return nil, nil, err
-		}
-		entries, bad = append(entries, of...), append(bad, unreadable...)
+	rings := a.keys.Rings()
+	of, unreadable := make([][]record.AuditEntry, len(rings)), make([][]record.KeyError, len(rings))
+	var reading errgroup.Group // at once: each goes back to 1970 where it has few entries
+	for k, ring := range rings {
+		reading.Go(func() (err error) {
+			of[k], unreadable[k], err = a.entries(ctx, ring, before, n)
+			return err
+		})
 	}
+	if err := reading.Wait(); err != nil {
+		return nil, nil, err
+	}
+	entries, bad = slices.Concat(of...), slices.Concat(unreadable...)
 	slices.SortFunc(entries, func(x, y record.AuditEntry) int { return strings.Compare(y.ID, x.ID) })
 	return entries[:min(n, len(entries))], bad[:min(len(bad), record.MaxUnreadable)], nil
 }
