@@ -81,8 +81,8 @@ func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source alloca
 }
 
 // atHome returns an instance of the home of p's tag, at random, which is to take the tag, or to pass calls on to its
-// holder. It is not the one that the issuer before passed calls on to, if there is another one, and at first not silent,
-// a holder that does not answer, and later not each time: it may answer again, and no other one. Its nonce is empty.
+// holder. It is not the one that the issuer before passed calls on to, if there is another one, and at first not
+// silent, a holder that does not answer; later not each time: it may answer again, and no other. Its nonce is empty.
 func (m *tags) atHome(ctx context.Context, p, before *passed, silent *record.Holder) (*record.Holder, error) {
 	list, err := m.instance.AnyOf(ctx, p.home)
 	if err != nil {

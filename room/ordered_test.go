@@ -214,7 +214,9 @@ func TestOrderedTagOfAKilledInstance(t *testing.T) {
 // Of twenty holders in a row, each of which is killed, or stops in good order. The longest of twenty is at least their
 // 99th percentile.
 func TestStallsOfTwentyFailovers(t *testing.T) {
-	for name, most := range map[string]time.Duration{"killed": 4300 * time.Millisecond, "stopped": 50 * time.Millisecond} {
+	for name, most := range map[string]time.Duration{
+		"killed": 4300 * time.Millisecond, "stopped": 50 * time.Millisecond,
+	} {
 		t.Run(name, func(t *testing.T) {
 			testcluster.Bubble(t, func(t *testing.T) {
 				cluster, network := newCluster(t, testcluster.Halves()), &peers{}

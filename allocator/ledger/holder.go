@@ -247,8 +247,8 @@ func (s *tagSource) restOf(state *State, was record.Holder) (rest allocator.Segm
 func waitFor(hold time.Duration) time.Duration { return hold + hold/10 }
 
 // Sticky reports whether a tag's holder keeps it though it does not answer: its tenure is young, and was taken from a
-// young one, or another process took a tenure of this one not long ago. Otherwise processes that do not reach each other
-// would take the tag in turn, and none would issue.
+// young one, or another process took a tenure of this one not long ago. Otherwise processes that do not reach each
+// other would take the tag in turn, and none would issue.
 func (i *Instance) Sticky(tag allocator.Tag, h *record.Holder) bool {
 	lost := i.holders.lost(tag, time.Now().Add(-10*waitFor(h.Hold.Duration())))
 	return (lost || h.TookYoung) && young(i, h)

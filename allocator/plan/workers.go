@@ -140,8 +140,8 @@ func (w Workers) checkHomes(from, to allocator.Layout) error {
 		_, had := from.Ranges[home]
 		if _, has := to.Ranges[home]; had && !has {
 			return allocator.Errorf(allocator.Refused, "room %s has no range in layout version %d, and is the home of "+
-				"tags that are ordered over all rooms (%v, the first by name): no room would issue their IDs; allowed: "+
-				"after `march tag update %s --home ROOM`, and so on; this is refused with --force, too", home, to.Version,
+				"tags that are ordered over all rooms (%v, the first by name): no room would issue their IDs; "+
+				"allowed: after `march tag update %s --home ROOM`, and so on; this is refused with --force, too", home, to.Version,
 				w.homes[home], w.homes[home][0])
 		}
 	}
