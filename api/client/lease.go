@@ -47,7 +47,7 @@ func (t *Tag) lease(ctx context.Context, n int64, window *marchv1.WindowRequest,
 	l.from = from
 	t.setText(answer.GetFormat(), answer.GetKeyCheck())
 	if !from.other && l.serves.Version > 0 && !c.heard(l.serves) {
-		c.pool.avoid(from) // it lags behind, but what it leases is valid
+		c.pool.avoid(&from.lags) // but what it leases is valid
 	}
 	return l, nil
 }

@@ -43,7 +43,8 @@ type endpoint struct {
 	other   bool // it belongs to another room
 	conn    *grpc.ClientConn
 	ids     marchv1.IDServiceClient
-	avoid   time.Time // until then it is asked only after all others; guarded by pool.mu
+	avoid   time.Time // until then it is asked only after all others; guarded by pool.mu, as lags
+	lags    time.Time // until then it is asked only after the room's others
 	until   time.Time // of a retired one: no call is under way then
 }
 
@@ -150,8 +151,8 @@ func closeAll(conns []*grpc.ClientConn) {
 
 // ask calls call with one endpoint after the other until one call succeeds, and returns
 // that endpoint. The order is: prefer, if it is not nil; the endpoint that answered
-// last; the room's other endpoints; those of other rooms; and last those that failed
-// recently. It stops after as long as triesPerLease instances may hang. Its errors carry a
+// last; the room's other endpoints, last those that lag behind; those of other rooms; and
+// last those that failed recently. It stops after as long as triesPerLease instances may hang. Its errors carry a
 // Kind: Unavailable if an endpoint did not answer, see together, or if ctx ended, which is
 // no endpoint's failure.
 func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
@@ -181,7 +182,7 @@ func (p *pool) ask(ctx context.Context, what string, prefer *endpoint,
 		}
 		failures = append(failures, err)
 		if answers = answers || api.NoWindow(err); !api.NoWindow(err) {
-			p.avoid(e)
+			p.avoid(&e.avoid)
 		}
 		if time.Since(start) >= triesPerLease*p.timeout {
 			break
@@ -243,8 +244,10 @@ func (p *pool) order(now time.Time, prefer *endpoint) []*endpoint {
 		case e == prefer:
 			return -1
 		case now.Before(e.avoid):
-			return 3
+			return 4
 		case e.other:
+			return 3
+		case now.Before(e.lags):
 			return 2
 		case e != p.mu.answers:
 			return 1
@@ -255,11 +258,11 @@ func (p *pool) order(now time.Time, prefer *endpoint) []*endpoint {
 	return order
 }
 
-// avoid makes the client ask an endpoint only after all others for a while.
-func (p *pool) avoid(e *endpoint) {
+// avoid makes the client ask an endpoint only after others for a while.
+func (p *pool) avoid(until *time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e.avoid = time.Now().Add(avoidFor)
+	*until = time.Now().Add(avoidFor)
 }
 
 // answered notes that e answered after the others failed; a nil e means that none did.
