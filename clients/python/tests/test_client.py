@@ -306,7 +306,9 @@ class Clients(unittest.TestCase):
             raise TimeoutError
 
         self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, late))
-        order, stop, taken = Client([self.url], max_step=1000).tag("order"), threading.Event(), [0]
+        ids = Client([self.url], max_step=1000, timeout=60)
+        self.addCleanup(ids.close)
+        order, stop, taken = ids.tag("order"), threading.Event(), [0]
 
         def take() -> None:
             mine = []
@@ -337,8 +339,8 @@ class Clients(unittest.TestCase):
         self.addCleanup(setattr, Room, "takes", 0.0)
         self.addCleanup(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, late))
         Room.takes, order = 1.0, self.ids.tag("order")
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with self.assertRaisesRegex(TimeoutError, "the caller's"):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             order.next()
         self.assertFalse(order._lock.locked())
         self.assertEqual((order.next(), len(Room.held)), (Room.last - 999, 1))  # of the lease that went on
