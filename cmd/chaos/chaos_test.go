@@ -26,7 +26,8 @@ import (
 // the IDs of a run do not lie too far apart.
 func TestRandomLayout(t *testing.T) {
 	for seed := range uint64(2_000) {
-		layout, err := api.LayoutFromProto(randomLayout(rand.New(rand.NewPCG(seed, 0)), []string{"a", "b", "c"}, boundaries))
+		random := rand.New(rand.NewPCG(seed, 0))
+		layout, err := api.LayoutFromProto(randomLayout(random, []string{"a", "b", "c"}, boundaries))
 		if err == nil {
 			err = layout.Validate()
 		}
