@@ -253,9 +253,10 @@ type passed struct {
 
 	used    atomic.Int64
 	closed  atomic.Bool
-	failing atomic.Bool // no call was answered with IDs since the last one that was not
-	takes   atomic.Bool // this instance is to take the tag
-	refused atomic.Bool // an instance of the home refused a call
+	failing atomic.Bool  // no call was answered with IDs since the last one that was not
+	takes   atomic.Bool  // this instance is to take the tag
+	alone   atomic.Int64 // until when each call goes by itself, in Unix nanoseconds
+	refused atomic.Bool  // an instance of the home refused a call
 	mu      struct {
 		sync.Mutex
 		looks int       // at the holder's key, since failing was set
@@ -306,7 +307,7 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 			}
 			return nil
 		case errors.Is(err, errAlone):
-			p.failing.Store(true)
+			p.alone.Store(began.Add(aloneFor).UnixNano())
 			continue
 		case ctx.Err() != nil && p.holder.Nonce == "":
 			return p.late(ctx)
@@ -319,9 +320,11 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 			p.tags.lines.refused.Log(time.Now(), p.tags.log.Error, "another instance refuses the calls for an ordered "+
 				"tag that this one passes on: its policy must allow them to this instance", "tag", p.name, "instance",
 				p.holder.Instance, "error", err)
+			p.answers()
 			return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s, which issues its IDs, refuses this "+
 				"instance; the instance's log says why", p.name, p.holder.Instance)
 		case answered && kind != allocator.Unavailable && kind != allocator.Conflict:
+			p.answers()
 			return allocator.Errorf(kind, "instance %s, which issues the IDs: %w", p.holder.Instance, err)
 		case !answered || kind == allocator.Conflict:
 			p.fails(began, answered, err)
@@ -348,7 +351,7 @@ func (p *passed) late(ctx context.Context) error {
 		"moves it: %w", p.name, p.home, p.holder.Instance, p.name, context.Cause(ctx))
 }
 
-// answers notes that the holder issues.
+// answers notes that the holder issues, or says why it does not.
 func (p *passed) answers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -459,7 +462,7 @@ func (p *passed) Text() *texts.Text { return p.text }
 // Next implements issuer.
 func (p *passed) Next(ctx context.Context) (id int64, err error) {
 	err = p.pass(ctx, 1, func(alone context.Context) (err error) {
-		if p.failing.Load() {
+		if p.failing.Load() || time.Now().UnixNano() < p.alone.Load() {
 			id, err = p.next(alone)
 		} else {
 			id, err = p.join(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/metadata"
 
@@ -21,7 +22,7 @@ type together struct {
 }
 
 // atOnce is how many calls may be under way: within a room one, as the trip is short, and costs more than the wait for
-// the one before; to another room a few, so that most calls wait for a part of a trip only.
+// the one before; to another room a few, so that a call that comes between others waits for a part of a trip only.
 func (p *passed) atOnce() int {
 	if p.elsewhere() {
 		return 4
@@ -39,6 +40,9 @@ type single struct {
 
 // errAlone is the error of a call that is to be made by itself.
 var errAlone = errors.New("room: the holder refused the call that it shared")
+
+// aloneFor is how long calls are not shared after one that was.
+const aloneFor = 10 * time.Second
 
 // join returns an ID that the holder gives. A request has most() from its sending on, however long the call waited.
 func (p *passed) join(ctx context.Context) (int64, error) {
@@ -102,9 +106,11 @@ func (p *passed) share(list []*single) {
 	runs := api.AppendRuns(nil, answer.GetRuns())
 	left := int64(len(list))
 	for _, run := range runs {
-		if left -= run.Count; run.Count < 1 || left < 0 {
+		if run.Count < 1 || run.Count > left {
+			left = -1
 			break
 		}
+		left -= run.Count
 	}
 	switch kind := allocator.KindOf(err); {
 	case err == nil && left != 0:

@@ -299,6 +299,9 @@ func (l *knowledge) setState(said *pending.Lines, next *State) (record.Layout, e
 		next.layout = was // the last good one
 	}
 	l.mu.state = next
+	if next.epoch != old.epoch { // revisions of a history that a restore ended may come again
+		l.mu.ages = ages{}
+	}
 	l.confirmations.Store(&confirmations{next.layout.Layout, l.confirmations.Load().all})
 	if i := l.mu.instance; i != nil {
 		i.admission.confirmOptional(next)
