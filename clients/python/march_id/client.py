@@ -62,9 +62,10 @@ class Client:
 
     def _begin(self) -> None:
         """Has no thread: at first, and in the child of a fork."""
-        self._own, self._keeper = _own(), False  # of this process; whether a thread looks after the tags
+        self._keeper = False  # whether a thread looks after the tags
         self._jobs: Dict[Tag, int] = {}  # of how many IDs a lease is to begin; the first is the next one
         self._workers: Set[int] = set()  # the threads that lease
+        self._own = _own()  # of this process: last, as a signal may end this
 
     def next(self, tag: str) -> int:
         """An ID of a tag. It waits only while none is held, for some seconds at most."""

@@ -161,9 +161,11 @@ class Rooms:
             raise MarchError(Kind.INTERNAL, f"{name}: its answer makes no sense: {error}") from error
 
     def _connect(self, host: str, port: int, scheme: str, until: float) -> socket.socket:
-        """A socket. Each address of a name has its part of the time to connect, but not less than half a second."""
+        """A socket. Each address of a name has its part of the time to connect, but not less than half a second, so not
+        all of many are tried."""
         context = self._context() if scheme == "https" else None
-        found = {where[4][:2] for where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        found = list({where[4][:2] for where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
+        random.shuffle(found)
         why: OSError = TimeoutError("timed out")
         for where in found:
             left = until - now()
