@@ -94,12 +94,12 @@ func TestMissing(t *testing.T) {
 		return string(out), cmd.ProcessState.ExitCode()
 	}
 	const list = `These programs are missing:
-  curl              tests of the documents
-  spin              the model
+  curl                     tests of the documents
+  spin                     the model
 To install them:
-  Debian, Ubuntu    sudo apt-get install -y --no-install-recommends curl spin
-  Fedora            sudo dnf install -y curl
-  macOS             brew install curl spin
+  Debian, Ubuntu           sudo apt-get install -y --no-install-recommends curl spin
+  Fedora                   sudo dnf install -y curl
+  macOS                    brew install curl spin
 `
 	for setting, want := range map[string]string{
 		"":         "All that does not need curl spin runs; the last lines say what did not.\n",
