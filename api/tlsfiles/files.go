@@ -126,8 +126,8 @@ func (f *Files) Reload() error {
 }
 
 // State returns when the own certificate ends, zero without one, and why the files' present
-// contents are not in force, nil if they are. A renewal replaces a certificate and its key one after the other, and for a
-// moment they do not match: so an error counts once two readings, [Interval] or more apart, have had one.
+// contents are not in force, nil if they are. A renewal replaces a certificate and its key one after the other, and
+// for a moment they do not match: so an error counts once two readings, [Interval] or more apart, have had one.
 func (f *Files) State() (expires time.Time, err error) {
 	expires = f.now().expires
 	f.read.Lock()
