@@ -31,9 +31,10 @@ func isOf(t *testing.T, l timeid.Layout, id int64) {
 	}
 }
 
-// lateStore answers the next read of a tag's settings only after it has called change.
+// lateStore answers the next read of a key only after it has called change.
 type lateStore struct {
 	store.Store
+	key    string                 // the end of the key
 	change atomic.Pointer[func()] // nil once it was called
 }
 
@@ -42,7 +43,7 @@ func (s *lateStore) next(change func()) { s.change.Store(&change) }
 func (s *lateStore) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	answer, err := s.Store.Txn(ctx, txn)
 	if slices.ContainsFunc(txn.Then, func(op store.Op) bool {
-		return op.Get != nil && strings.HasSuffix(op.Get.Key, "/tags/event")
+		return op.Get != nil && strings.HasSuffix(op.Get.Key, s.key)
 	}) {
 		if change := s.change.Swap(nil); change != nil {
 			(*change)()
@@ -68,7 +69,7 @@ func TestTagChangesWhileItIsRead(t *testing.T) {
 				testcluster.Bubble(t, func(t *testing.T) {
 					c := newCluster(t, testcluster.Halves())
 					c.tag(before, "event")
-					late := &lateStore{}
+					late := &lateStore{key: "/tags/event"}
 					late.next(func() {
 						if err := c.Admin.DeleteTag(bg, "event", "test"); err != nil {
 							t.Error(err)
@@ -110,7 +111,7 @@ func TestColdTagChangesWhileItIsReadAgain(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())
 		c.tag(nil, "event")
-		late := &lateStore{}
+		late := &lateStore{key: "/tags/event"}
 		a := c.start("a", "a1", func(cfg *room.Config) {
 			late.Store, cfg.ColdAfter = c.store(), 0
 			cfg.Ledger = c.LedgerOver(late, nil)

@@ -7,7 +7,9 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/admin"
 	"github.com/march-id/march/allocator/ledger/record"
+	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
@@ -57,7 +59,13 @@ func TestRequiredJournal(t *testing.T) {
 			!contains(r.GetStatus().GetNotReady(), "march instance confirm") {
 			t.Errorf("status: %+v, %v", r, err)
 		}
-		if err := c.Admin.ConfirmInstance(bg, "a", "a2", "ann"); err != nil {
+		between := &lateStore{Store: c.store(), key: "/rooms/a/a2"}
+		between.next(func() { // the instance writes its registration again, as under a new epoch
+			was := c.registered("a", "a2").RegistrationKV
+			c.Corrupt(store.OpPut(was.Key, was.Value))
+		})
+		if err := admin.New(c.LedgerOver(between, nil), admin.DefaultConfig()).
+			ConfirmInstance(bg, "a", "a2", "ann"); err != nil {
 			t.Fatal(err)
 		}
 		late.await("issuing", func() bool {

@@ -420,7 +420,7 @@ func (c *processCluster) march(args []string) string {
 			args[i] = "--journal=" + files[0]
 		}
 	}
-	env := append(os.Environ(), "MARCH_CONSOLE="+c.address(consoleName))
+	env := append(os.Environ(), "MARCH_CONSOLE="+c.address(consoleName), "MARCH_TIMEOUT=1m") // the machine may be busy
 	out, errs, code, err := runLine(c.Context(), c.dir, env, append([]string{"march"}, args...)...)
 	if err != nil {
 		c.Fatal(err)

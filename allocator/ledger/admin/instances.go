@@ -165,6 +165,13 @@ func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name a
 	if err := a.Ledger.Attach(ctx); err != nil {
 		return err
 	}
+	incarnation := "" // which an operator confirms; it writes its registration again under each new epoch
+	return insist(func() error { return a.confirm(ctx, room, name, &incarnation, actor) })
+}
+
+// confirm is ConfirmInstance for an incarnation, which it sets if it is empty.
+func (a *Admin) confirm(ctx context.Context, room allocator.Room, name allocator.Instance, incarnation *string,
+	actor string) error {
 	key := a.keys.Registration(room, name)
 	v, kv, epoch, err := a.registrationOf(ctx, key)
 	if err != nil {
@@ -179,6 +186,8 @@ func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name a
 		return err
 	}
 	switch {
+	case *incarnation != "" && *incarnation != v.Incarnation:
+		return registeredAgain(room, name)
 	case e.Halted != nil:
 		return allocator.Errorf(allocator.WentBack, "leasing is halted by %s since %s: `march recover` first, "+
 			"then confirm each instance that is still without its journal", e.Halted.By,
@@ -189,7 +198,7 @@ func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name a
 	if err := a.unforgetful(ctx); err != nil {
 		return err
 	}
-	v.Unconfirmed = false
+	*incarnation, v.Unconfirmed = v.Incarnation, false
 	value := record.Encode(v)
 	answer, err := a.Ledger.Change(ctx, store.Txn{
 		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},

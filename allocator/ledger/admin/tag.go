@@ -153,15 +153,22 @@ func (a *Admin) nextLife(ctx context.Context, t record.Tag, says creation) (l li
 // once. start cannot be changed. Its errors are NotFound,
 // Invalid, change's own, Conflict and Unavailable.
 func (a *Admin) UpdateTag(ctx context.Context, name allocator.Tag, change func(*record.TagSettings) error,
-	actor string) (record.Tag, error) {
-	const attempts = 5
-	for range attempts - 1 {
-		t, err := a.UpdateTagAt(ctx, name, 0, change, actor)
-		if allocator.KindOf(err) != allocator.Conflict {
-			return t, err
+	actor string) (t record.Tag, err error) {
+	err = insist(func() (err error) {
+		t, err = a.UpdateTagAt(ctx, name, 0, change, actor)
+		return err
+	})
+	return t, err
+}
+
+// insist makes a change, and again if another writer came before, a few times in all.
+func insist(change func() error) (err error) {
+	for range 5 {
+		if err = change(); allocator.KindOf(err) != allocator.Conflict {
+			break
 		}
 	}
-	return a.UpdateTagAt(ctx, name, 0, change, actor)
+	return err
 }
 
 // UpdateTagAt is UpdateTag for a tag whose settings were stored at a revision, 0 for any.
