@@ -36,14 +36,14 @@ func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source alloca
 	before, _ := m.memory.get(string(name)).(*passed)
 	silent := ""
 	if before != nil {
-		switch {
-		case before.takes.Load():
+		switch state := before.state.Load(); {
+		case state == takes:
 			silent = before.holder.Nonce
-		case before.failing.Load() || time.Now().Before(before.again): // otherwise it is tried again
-			silent = before.silent
-		}
-		if before.refused.Load() {
+		case state == refused:
 			p.nth = before.nth + 1
+			fallthrough
+		case state == fails || time.Now().UnixNano() < before.again.Load():
+			silent = before.silent
 		}
 	}
 	var tenure *ledger.Tenure
@@ -54,9 +54,11 @@ func (m *tags) holdOrPass(ctx context.Context, name allocator.Tag, source alloca
 	case p.elsewhere():
 		other, err = m.instance.Holder(ctx, name, p.home)
 		if err == nil && (other == nil || other.Nonce == silent) {
-			if p.again = time.Now(); other != nil {
-				p.silent, p.again = silent, p.again.Add(asideFor)
+			again := time.Now()
+			if other != nil {
+				p.silent, again = silent, again.Add(asideFor)
 			}
+			p.again.Store(again.UnixNano())
 			other, err = m.atHome(ctx, p, before, other)
 		}
 	case stopping == nil:
@@ -96,7 +98,7 @@ func (m *tags) atHome(ctx context.Context, p, before *passed, silent *record.Hol
 	if silent != nil && (before.silent != silent.Nonce || m.cfg.Rand() < 0.5) {
 		without(silent)
 	}
-	if before != nil && before.failing.Load() {
+	if before != nil && before.state.Load() != asks {
 		without(&before.holder)
 	}
 	if len(list) == 0 {
@@ -244,26 +246,33 @@ type passed struct {
 	home   allocator.Room // of a tag that is ordered over all rooms; empty for the order of a room
 	text   *texts.Text
 	holder record.Holder // without a nonce any instance of the home: see atHome
-	again  time.Time     // once that instance has issued after this, the key is read again; zero for never
 	nth    int           // how many instances of the home have refused a call before, one after another
 	silent string        // the nonce of a holder that does not answer, in place of which any instance is asked
 	to     *neighbour
 
 	together together
 
-	used    atomic.Int64
-	closed  atomic.Bool
-	failing atomic.Bool  // no call was answered with IDs since the last one that was not
-	takes   atomic.Bool  // this instance is to take the tag
-	alone   atomic.Int64 // until when each call goes by itself, in Unix nanoseconds
-	refused atomic.Bool  // an instance of the home refused a call
-	mu      struct {
+	closed atomic.Bool
+	state  atomic.Int32 // asks and so on
+	// In Unix nanoseconds:
+	used  atomic.Int64
+	alone atomic.Int64 // until when each call goes by itself
+	again atomic.Int64 // when the holder itself is tried again, once a call was answered: see tryAgain; 0 for never
+	mu    struct {
 		sync.Mutex
-		looks int       // at the holder's key, since failing was set
+		looks int       // at the holder's key, since the state was asks
 		first time.Time // when the first of them showed it unchanged, since when none failed; zero for none
 		last  time.Time // when the last one ended
 	}
 }
+
+// The states of a passed. Each is by calls since the last one that was answered, with IDs or with a reason.
+const (
+	asks    = iota // none was not answered
+	fails          // one was not
+	refused        // an instance of the home refused one
+	takes          // this instance is to take the tag, or have it taken
+)
 
 // elsewhere reports whether the tag is issued in another room, its home.
 func (p *passed) elsewhere() bool { return p.home != "" && p.home != p.tags.cfg.Room }
@@ -298,13 +307,11 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 		kind := allocator.KindOf(err)
 		switch answered := api.FromServer(err); {
 		case err == nil:
-			if p.failing.Load() {
+			if p.state.Load() != asks {
 				p.answers()
 			}
 			p.tags.elsewhere.Add(n)
-			if !p.again.IsZero() && time.Now().After(p.again) {
-				p.tags.reread(ctx, p.name, p)
-			}
+			p.tryAgain()
 			return nil
 		case errors.Is(err, errAlone):
 			p.alone.Store(began.Add(aloneFor).UnixNano())
@@ -315,7 +322,7 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 			return allocator.Errorf(allocator.Unavailable, "tag %s: instance %s, which issues its IDs, did not answer "+
 				"before the caller's deadline: %w", p.name, p.holder.Instance, context.Cause(ctx))
 		case answered && p.holder.Nonce == "" && kind != allocator.Invalid && kind != allocator.Exhausted && p.nth < 2:
-			p.refused.Store(true) // another instance of the home may issue
+			p.state.Store(refused) // another instance of the home may issue
 		case answered && (kind == allocator.Denied || kind == allocator.Unauthenticated || kind == allocator.TooMany):
 			p.tags.lines.refused.Log(time.Now(), p.tags.log.Error, "another instance refuses the calls for an ordered "+
 				"tag that this one passes on: its policy must allow them to this instance", "tag", p.name, "instance",
@@ -329,11 +336,41 @@ func (p *passed) pass(ctx context.Context, n int64, call func(context.Context) e
 		case !answered || kind == allocator.Conflict:
 			p.fails(began, answered, err)
 		}
-		p.failing.Store(true)
+		p.state.CompareAndSwap(asks, fails)
 		if err := p.look(ctx); err != nil {
 			return err
 		}
 	}
+}
+
+// tryAgain finds out, beside the calls, whether they can go to the holder itself again, which had not answered, or go
+// to another one by now. No call waits for that: a firewall may keep this instance from the holder for ever.
+func (p *passed) tryAgain() {
+	again := p.again.Load()
+	if now := time.Now(); again == 0 || now.UnixNano() < again ||
+		!p.again.CompareAndSwap(again, now.Add(asideFor).UnixNano()) {
+		return
+	}
+	m := p.tags
+	m.peers.asking.Go(func() {
+		ctx, cancel := context.WithTimeout(m.background, homeFor)
+		defer cancel()
+		holder, err := m.instance.Holder(ctx, p.name, p.home)
+		if err == nil && holder != nil && holder.Nonce == p.silent {
+			var to *neighbour
+			if to, err = m.peers.dial(holder.Room, holder.Instance, holder.Address); err == nil {
+				_, err = to.Lease(ctx, &marchv1.LeaseRequest{Tag: string(p.name), Count: 1})
+				m.peers.leave(to)
+				if api.FromServer(err) { // it refuses that, as any instance does
+					err = nil
+				}
+			}
+		}
+		if err == nil {
+			p.again.Store(time.Now().UnixNano())
+			m.reread(ctx, p.name, p)
+		}
+	})
 }
 
 // most is how long the holder has to answer a call.
@@ -355,8 +392,7 @@ func (p *passed) late(ctx context.Context) error {
 func (p *passed) answers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.failing.Store(false)
-	p.takes.Store(false)
+	p.state.Store(asks)
 	p.mu.looks, p.mu.first = 0, time.Time{}
 }
 
@@ -381,7 +417,7 @@ func (p *passed) fails(began time.Time, answered bool, err error) {
 	if time.Since(first) < least || !answered && !p.elsewhere() && p.tags.instance.Sticky(p.name, &p.holder) {
 		return
 	}
-	if !p.takes.Swap(true) { // where instances cannot call each other, of TLS say, this comes again and again
+	if p.state.Swap(takes) != takes { // where instances cannot call each other, of TLS say, this comes again and again
 		p.unanswered(err)
 	}
 }
@@ -424,7 +460,7 @@ func (p *passed) read(ctx context.Context, l *load) (issuer, error) {
 	if !store.Sleep(work, pause) {
 		return nil, allocator.ErrClosed
 	}
-	if !p.takes.Load() && m.memory.get(string(p.name)) == issuer(p) {
+	if p.state.Load() != takes && m.memory.get(string(p.name)) == issuer(p) {
 		holder, err := m.instance.Holder(work, p.name, p.home)
 		same := holder != nil && holder.Nonce == p.holder.Nonce
 		p.looked(err == nil && same)
@@ -451,7 +487,7 @@ func (p *passed) looked(same bool) {
 	switch {
 	case !same:
 		p.mu.first = time.Time{}
-	case p.mu.first.IsZero() && p.failing.Load(): // a call that was answered meanwhile makes it no evidence
+	case p.mu.first.IsZero() && p.state.Load() != asks: // a call that was answered meanwhile makes it no evidence
 		p.mu.first = p.mu.last
 	}
 }
@@ -462,7 +498,7 @@ func (p *passed) Text() *texts.Text { return p.text }
 // Next implements issuer.
 func (p *passed) Next(ctx context.Context) (id int64, err error) {
 	err = p.pass(ctx, 1, func(alone context.Context) (err error) {
-		if p.failing.Load() || time.Now().UnixNano() < p.alone.Load() {
+		if p.state.Load() != asks || time.Now().UnixNano() < p.alone.Load() {
 			id, err = p.next(alone)
 		} else {
 			id, err = p.join(ctx)

@@ -18,16 +18,7 @@ import (
 type together struct {
 	sync.Mutex
 	waiting []*single
-	asking  int // goroutines that pass calls on
-}
-
-// atOnce is how many calls may be under way: within a room one, as the trip is short, and costs more than the wait for
-// the one before; to another room a few, so that a call that comes between others waits for a part of a trip only.
-func (p *passed) atOnce() int {
-	if p.elsewhere() {
-		return 4
-	}
-	return 1
+	asking  bool // a goroutine passes calls on: one at a time, as a trip costs more than the wait for the one before
 }
 
 // single is a call for one ID.
@@ -49,8 +40,8 @@ func (p *passed) join(ctx context.Context) (int64, error) {
 	s := &single{ctx: ctx, done: make(chan struct{})}
 	p.together.Lock()
 	p.together.waiting = append(p.together.waiting, s)
-	if p.together.asking < p.atOnce() {
-		p.together.asking++
+	if !p.together.asking {
+		p.together.asking = true
 		p.tags.peers.asking.Go(p.askAll)
 	}
 	p.together.Unlock()
@@ -80,7 +71,7 @@ func (p *passed) askAll() {
 			p.together.waiting = p.together.waiting[1:]
 		}
 		if len(list) == 0 {
-			p.together.asking--
+			p.together.asking = false
 			p.together.Unlock()
 			return
 		}

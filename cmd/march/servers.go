@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -198,6 +199,11 @@ func (r *roomServer) read(name string) (err error) {
 	}
 	if r.start.of("admin-grpc").at == "" && (r.start.of("admin-http").at != "" || cfg.AdvertiseAdmin != "") {
 		return invalidf("admin-grpc: none; allowed: HOST:PORT, because --admin-http or --advertise-admin is given")
+	}
+	if r.Token != "" && r.CA == "" && r.TLS.Cert == "" && !loopback(cmp.Or(cfg.Advertise, r.start.of("grpc").at)) {
+		return invalidf("token-file: without TLS the token is sent to no other machine, and instances of tags with a " +
+			"strict order call each other with it; allowed: with --ca FILE or --tls-cert FILE, or where --grpc is an " +
+			"address of this machine only, or without --token-file")
 	}
 	return nil
 }

@@ -109,6 +109,9 @@ func (w *world) serve(ctx context.Context, p *process, request, answer any) erro
 			note(r.GetTag(), api.AppendRuns(nil, got.GetRuns())...)
 		}
 		return err
+	case *marchv1.LeaseRequest: // to find out whether the instance answers: it refuses that
+		_, err := p.room.Lease(ctx, r)
+		return err
 	}
 	return allocator.Errorf(allocator.Internal, "sim: %T is not passed on", request)
 }

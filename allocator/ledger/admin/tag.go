@@ -237,7 +237,7 @@ func (a *Admin) hasHome(ctx context.Context, name allocator.Tag, s record.TagSet
 	}
 	var needs plan.Workers
 	needs.AddHome(name, s.Home)
-	migration, err := a.lasts(ctx, stored.Layout, needs)
+	migration, err := a.lasts(ctx, stored.Layout, needs, true)
 	return []store.Cond{{Key: a.keys.Layout(), ModRevision: stored.Revision}, migration}, err
 }
 
@@ -481,18 +481,21 @@ func (a *Admin) hasWorkers(ctx context.Context, name allocator.Tag, s record.Tag
 	}
 	var needs plan.Workers
 	needs.AddTag(name, s.Time.Layout())
-	_, err = a.lasts(ctx, stored.Layout, needs)
+	_, err = a.lasts(ctx, stored.Layout, needs, false)
 	return err
 }
 
-// lasts checks that the moves of a migration under way, and an abort, leave what a tag needs, and returns the condition
-// that it stands as it was read, or that there is none. Its error is Refused.
-func (a *Admin) lasts(ctx context.Context, l allocator.Layout, needs plan.Workers) (store.Cond, error) {
+// lasts checks that the moves of a migration under way, and, where back is set, an abort leave what a tag needs. It
+// returns the condition that the migration stands as it was read, or that there is none. Its error is Refused.
+func (a *Admin) lasts(ctx context.Context, l allocator.Layout, needs plan.Workers, back bool) (store.Cond, error) {
 	m, active, err := a.ActiveMigration(ctx)
 	if err != nil || !active {
 		return store.Absent(a.keys.ActiveMigration()), err
 	}
-	layouts := []allocator.Layout{m.From}
+	var layouts []allocator.Layout
+	if back {
+		layouts = append(layouts, m.From)
+	}
 	for _, move := range m.Moves[m.Reached:] {
 		layouts = append(layouts, move.Layout)
 	}
