@@ -32,7 +32,7 @@ class Segment:
         self.part, first, count = part_of(message), int(message["first"]), int(message["count"])
         _, self.boundary, self.lower, upper = self.part
         self.width = upper - self.lower
-        self.at = self.stop = self.ordinal(first)  # next issues those before stop
+        self.at = self.ordinal(first)
         self.end = self.at + count
         self.ttl, self.until = ttl, sent + ttl if ttl else math.inf
         self.due = self.until - ttl / 3
@@ -57,7 +57,6 @@ class Segment:
     def cut(self, limit: int) -> None:
         """Drops the IDs from a limit on."""
         self.end = max(min(self.end, self.ordinal(limit)), self.at)
-        self.stop = min(self.stop, self.end)
 
 
 class Window:
@@ -125,7 +124,3 @@ def runs_of(answer: Mapping[str, Any], asked: int) -> List[range]:
 def seconds(duration: Optional[str]) -> float:
     """A duration of an answer, such as "600s"; 0 for none."""
     return float(duration[:-1]) if duration else 0.0
-
-
-NONE = Segment({"version": 1, "boundary": 1, "range": {"upper": 1}, "first": 0, "count": 1}, 1)
-NONE.cut(0)

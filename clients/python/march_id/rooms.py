@@ -144,14 +144,21 @@ class Rooms:
         if self.closed:
             raise MarchError(Kind.CLOSED, "the client was closed")
         name, to, until, method = f"room at {url}", urlsplit(url), now() + self._timeout, "POST" if body else "GET"
-        headers = self._headers(to)
+        headers = {**self._headers(to), "Content-Type": "application/json", "Connection": "close"}
         connection = HTTPConnection(str(to.hostname), to.port or {"http": 80, "https": 443}[to.scheme])
+        whole = _Whole()
         try:
             with closing(self._connect(connection.host, connection.port, to.scheme, until)) as connection.sock:
                 connection.request(method, path, json.dumps(body) if body else None, headers)
-                answer = HTTPResponse(_Reader(connection.sock, until), method=method)  # type: ignore[arg-type]
-                answer.begin()
-                text = answer.read()
+                part = b"-"
+                while part:  # each read has a limit of its own, and a proxy may drip
+                    connection.sock.settimeout(max(until - now(), 0.001))
+                    part = connection.sock.recv(65536)
+                    whole.write(part)
+            whole.seek(0)
+            answer = HTTPResponse(whole, method=method)  # type: ignore[arg-type]
+            answer.begin()
+            text = answer.read()
             if answer.status != 200:
                 raise error_of(answer.status, text, answer.getheader("Retry-After"), name)
             return read(json.loads(text))
@@ -163,15 +170,13 @@ class Rooms:
     def _connect(self, host: str, port: int, scheme: str, until: float) -> socket.socket:
         """A socket. Each address of a name has its part of the time to connect, but not less than half a second, so not
         all of many are tried."""
-        context = self._context() if scheme == "https" else None
+        context, why = self._context() if scheme == "https" else None, OSError("timed out")
         found = list({where[4][:2] for where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
-        random.shuffle(found)
-        why: OSError = TimeoutError("timed out")
-        for where in found:
+        for where in random.sample(found, len(found)):
             left = until - now()
+            if left <= 0:
+                break
             try:
-                if left <= 0:
-                    break
                 sock = socket.create_connection(where, min(left, max(self._timeout / len(found), 0.5)))
             except OSError as error:
                 why = error
@@ -183,7 +188,7 @@ class Rooms:
 
     def _headers(self, to: SplitResult) -> Dict[str, str]:
         if not self._token_file:
-            return {"Content-Type": "application/json"}
+            return {}
         if to.scheme != "https" and not re.fullmatch(LOOPBACK, str(to.hostname)):
             raise MarchError(Kind.UNAUTHENTICATED, f"room at {to.geturl()}: no TLS, so the token is not sent")
         try:
@@ -193,7 +198,7 @@ class Rooms:
             raise MarchError(Kind.UNAUTHENTICATED, f"token: {error}") from error
         if not re.fullmatch("[!-~]+", token):  # http.client's error would have its text
             raise MarchError(Kind.UNAUTHENTICATED, f"{self._token_file}: no token of one word")
-        return {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+        return {"Authorization": f"Bearer {token}"}
 
     def _context(self) -> ssl.SSLContext:
         """The files of TLS as they are now: leases are few."""
@@ -207,21 +212,11 @@ class Rooms:
             raise MarchError(Kind.INVALID, f"ca {ca}, cert {cert}, key {key}: {error}") from error
 
 
-class _Reader(io.RawIOBase):
-    """What a socket receives up to a time: its own timeout is one of each read, and a proxy may drip."""
+class _Whole(io.BytesIO):
+    """What a socket received."""
 
-    def __init__(self, sock: socket.socket, until: float) -> None:
-        self._sock, self._until = sock, until
-
-    def makefile(self, _: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(max(self._until - now(), 0.001))
-        return self._sock.recv_into(buffer)
+    def makefile(self, _: str) -> _Whole:
+        return self
 
 
 # The client's clock, in seconds. It never goes back, and goes on while the machine is suspended: as the first of these

@@ -52,8 +52,7 @@ def main() -> None:
         thread.start()
     first = ids.tag(options["tags"][0])
     for _ in sys.stdin:  # each line has it hold half of a lease, and so ask a room for more
-        with first._lock:
-            n = first._count() - options["minStep"] // 2
+        n = first.held - options["minStep"] // 2
         if n > 1:
             take(first.name, n)
     stop.set()
