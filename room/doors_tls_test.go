@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/certs"
@@ -36,47 +36,44 @@ func TestRedisClientCertificates(t *testing.T) {
 		cfg.Doors, cfg.Access = doors, gate
 		cfg.TLS = open("server", certs.Leaf{Hosts: []string{"127.0.0.1"}}, ca)
 	})
-	client := func(cfg *tls.Config, token string) *redis.Conn {
-		r := redis.NewClient(&redis.Options{Addr: doors.Redis.Addr().String(), TLSConfig: cfg, Password: token,
-			MaxRetries: -1, PoolSize: 1})
-		conn := r.Conn()
-		t.Cleanup(func() { _, _ = conn.Close(), r.Close() })
-		return conn
+	client := func(cfg *tls.Config, token string) *redisClient {
+		return newRedisClient(t, doors.Redis.Addr(), redis.DialUseTLS(true), redis.DialTLSConfig(cfg),
+			redis.DialPassword(token))
 	}
 	shop := open("shop", certs.Leaf{URIs: []string{"spiffe://prod/shop"}}, ca).Client("127.0.0.1")
 	other := open("other", certs.Leaf{URIs: []string{"spiffe://prod/other"}}, ca).Client("127.0.0.1")
 	bare := shop.Clone()
 	bare.Certificates, bare.GetClientCertificate = nil, nil
 
-	a.await("the door answers", func() bool { return client(shop, "").Ping(bg).Err() == nil })
+	a.await("the door answers", func() bool { return client(shop, "").err("PING") == nil })
 
 	own := client(shop, "")
 	for want := int64(1); want < 3; want++ {
-		if id, err := own.Incr(bg, "order").Result(); err != nil || id != want {
+		if id, err := own.id("INCR", "order"); err != nil || id != want {
 			t.Errorf("shop: %d, %v; want %d", id, err, want)
 		}
 	}
-	if _, err := client(shop, tokens["root"]).Incr(bg, "secret").Result(); err != nil {
+	if _, err := client(shop, tokens["root"]).id("INCR", "secret"); err != nil {
 		t.Errorf("a token counts before the certificate: %v", err)
 	}
 	for what, want := range map[string]struct {
 		err  error
 		says string
 	}{
-		"a tag without a right": {own.Incr(bg, "secret").Err(), "NOPERM march: subject spiffe://prod/shop may not"},
-		"an empty token":        {own.Do(bg, "auth", "").Err(), "WRONGPASS "},
-		"another subject": {client(other, "").Incr(bg, "order").Err(),
+		"a tag without a right": {own.err("INCR", "secret"), "NOPERM march: subject spiffe://prod/shop may not"},
+		"an empty token":        {own.err("AUTH", ""), "WRONGPASS "},
+		"another subject": {client(other, "").err("INCR", "order"),
 			"NOPERM march: subject spiffe://prod/other may not"},
-		"no certificate to ping":  {client(bare, "").Ping(bg).Err(), "NOAUTH "},
-		"no certificate":          {client(bare, "").Incr(bg, "order").Err(), "NOAUTH "},
-		"a certificate and wrong": {client(shop, "wrong").Incr(bg, "order").Err(), "WRONGPASS "},
+		"no certificate to ping":  {client(bare, "").err("PING"), "NOAUTH "},
+		"no certificate":          {client(bare, "").err("INCR", "order"), "NOAUTH "},
+		"a certificate and wrong": {client(shop, "wrong").err("INCR", "order"), "WRONGPASS "},
 	} {
 		if want.err == nil || !strings.HasPrefix(want.err.Error(), want.says) {
 			t.Errorf("%s: %v; want %s", what, want.err, want.says)
 		}
 	}
 	forged := open("forged", certs.Leaf{URIs: []string{"spiffe://prod/shop"}}, testcerts.New(t)).Client("127.0.0.1")
-	if id, err := client(forged, "").Incr(bg, "order").Result(); err == nil {
+	if id, err := client(forged, "").id("INCR", "order"); err == nil {
 		t.Errorf("a certificate of another CA got the ID %d", id)
 	}
 	// A client that never shakes hands keeps no one else waiting.
@@ -85,13 +82,13 @@ func TestRedisClientCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = silent.Close() }()
-	if _, err := own.Incr(bg, "order").Result(); err != nil {
+	if _, err := own.id("INCR", "order"); err != nil {
 		t.Error(err)
 	}
 	// The connection's right ends with the policy's.
 	write(strings.ReplaceAll(rules, "tags: order", "tags: cart"))
 	gate.Reload(time.Now())
-	if err := own.Incr(bg, "order").Err(); err == nil || !strings.HasPrefix(err.Error(), "NOPERM ") {
+	if err := own.err("INCR", "order"); err == nil || !strings.HasPrefix(err.Error(), "NOPERM ") {
 		t.Errorf("after the policy changed: %v", err)
 	}
 }

@@ -72,9 +72,9 @@ func testIssuers(t *testing.T) {
 			}
 			return errors.Join(err, s.CloseSend())
 		}, false, false},
-		{"INCR", func(tag string) error { return redis.Incr(bg, tag).Err() }, false, false},
-		{"INCRBY", func(tag string) error { return redis.IncrBy(bg, tag, 3).Err() }, true, false},
-		{"GET", func(tag string) error { return redis.Get(bg, tag).Err() }, true, true},
+		{"INCR", func(tag string) error { return redis.err("INCR", tag) }, false, false},
+		{"INCRBY", func(tag string) error { return redis.err("INCRBY", tag, 3) }, true, false},
+		{"GET", func(tag string) error { return redis.err("GET", tag) }, true, true},
 		{"Leaf", func(tag string) error { return ask("GET", doors.leaf+"/api/segment/get/"+tag) }, false, false},
 		{"TinyId", func(tag string) error {
 			return ask("GET", doors.tinyid+"/tinyid/id/nextId?batchSize=3&token=secret&bizType="+tag)

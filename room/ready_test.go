@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"github.com/redis/go-redis/v9"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -128,9 +127,7 @@ func TestReadyWhereEtcdRefuses(t *testing.T) {
 				answer.Header.Get("Retry-After") == "" {
 				t.Errorf("over HTTP: %d %v %s, %v", answer.StatusCode, answer.Header, body, err)
 			}
-			client := redis.NewClient(&redis.Options{Addr: door.Addr().String(), MaxRetries: -1})
-			defer func() { _ = client.Close() }()
-			err = client.Incr(bg, "order").Err()
+			err = newRedisClient(t, door.Addr()).err("INCR", "order")
 			if err == nil || !strings.HasPrefix(err.Error(), "TRYAGAIN ") {
 				t.Errorf("over Redis: %v", err)
 			}

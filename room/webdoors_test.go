@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/internal/testcluster"
@@ -257,14 +255,14 @@ func TestDoorsWhileRangesMove(t *testing.T) {
 			}
 		})
 	}
-	for k, client := range []*redis.Client{first, first, second, second} {
+	for k, client := range []*redisClient{first, first.another(), second, second.another()} {
 		callers.Go(func() {
 			for n := int64(1); ctx.Err() == nil; n = n%20 + 1 {
-				command := []any{"incrby", "ns.order", n}
+				command, args := "INCRBY", []any{"ns.order", n}
 				if k%2 == 0 {
-					n, command = 1, []any{"incr", "ns.order"}
+					n, command, args = 1, "INCR", args[:1]
 				}
-				last, err := client.Do(bg, command...).Int64()
+				last, err := client.id(command, args...)
 				if err != nil {
 					t.Errorf("incrby %d: %v", n, err)
 					return

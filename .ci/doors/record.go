@@ -1,5 +1,3 @@
-//go:build ignore
-
 // Counts with go-redis over one connection, for .ci/doors/record.
 package main
 

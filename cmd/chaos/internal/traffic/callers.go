@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/gomodule/redigo/redis"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
@@ -78,7 +78,7 @@ type place struct {
 	conn  *grpc.ClientConn
 	ids   marchv1.IDServiceClient
 	doors map[string]string
-	redis *redis.Client
+	redis *redis.Pool
 
 	// of one caller:
 	stream grpc.BidiStreamingClient[marchv1.NextRequest, marchv1.NextResponse]
@@ -95,7 +95,9 @@ func newPlace(name allocator.Instance, at Addresses, as api.Credentials) (*place
 		return nil, err
 	}
 	return &place{name: name, conn: conn, ids: marchv1.NewIDServiceClient(conn), doors: at.Doors,
-		redis: redis.NewClient(&redis.Options{Addr: at.Doors["redis"], MaxRetries: -1, ReadTimeout: patience})}, nil
+		redis: &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialContext(ctx, "tcp", at.Doors["redis"], redis.DialReadTimeout(patience))
+		}}}, nil
 }
 
 func (p *place) close() error { return errors.Join(p.conn.Close(), p.redis.Close()) }
@@ -111,11 +113,6 @@ func (p *place) end() {
 		p.client.Close()
 	}
 }
-
-// silent keeps go-redis from printing what the log has, too.
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
 
 // wrong is an answer that no correct March gives. It ends the run.
 type wrong struct{ error }
@@ -258,7 +255,12 @@ func many(ctx context.Context, l *Load, at *place, tag allocator.Tag, n int64) (
 
 // incr is a caller of the door for Redis.
 func incr(ctx context.Context, _ *Load, at *place, tag allocator.Tag, _ int64) (ids, error) {
-	id, err := at.redis.Incr(ctx, string(tag)).Result()
+	conn, err := at.redis.GetContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	id, err := redis.Int64(redis.DoContext(conn, ctx, "INCR", string(tag)))
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
@@ -80,7 +79,6 @@ type Load struct {
 func New(cfg Config) *Load {
 	l := &Load{Config: cfg}
 	l.mu.counts = make(map[string]Count)
-	redis.SetLogger(silent{})
 	return l
 }
 
