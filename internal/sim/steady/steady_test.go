@@ -1,3 +1,7 @@
+//go:build live
+
+// Its build compiles the standard library once more: .ci/run has it.
+
 package steady_test
 
 import (
