@@ -81,7 +81,7 @@ func seeds() int {
 	case race.Enabled:
 		return 4 // one goroutine at a time: the detector finds little here
 	}
-	return 20 // .ci/run has 500
+	return 20 // .ci/run has 200
 }
 
 // TestSimulation runs all seeds, or the requested one, in processes of their own: as many at
