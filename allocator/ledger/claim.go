@@ -111,9 +111,7 @@ func (m *memory) accept(before sentAt, answer store.Answer, remember func(revisi
 		return false, allocator.Errorf(allocator.WentBack,
 			"etcd wrote at revision %d after it had shown revision %d: it went back in time; "+
 				"nothing of this lease is used", answer.Revision, before.seen)
-	case t.epochSeq != before.epochSeq:
-		return false, nil
-	case answer.Connection == 0 || answer.Sender != t.checked.by:
+	case !t.shows(before, answer.Sender, answer.Revision):
 		t.checked = check{}
 		return false, nil
 	}

@@ -23,8 +23,8 @@ import (
 type epochClock struct {
 	current   string              // State.id of the epoch in force; empty before the first
 	past      map[string]struct{} // ids that were in force before
-	epochSeq  int64               // how often current changed,
-	began     int64               // and what it was as the last epoch came into force; 0 before the first
+	epochSeq  int64               // how often current changed: the generation that a request and its answer are of
+	entering  bool                // this process's instance has not entered the last epoch that came into force
 	seen      int64               // the highest revision of any answer to a request sent under current
 	version   int64               // the highest layout version that was ever in force,
 	latest    string              // and the epoch in which it was
@@ -71,6 +71,12 @@ func (l *knowledge) before() sentAt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return sentAt{l.mu.clock, time.Now()}
+}
+
+// shows reports whether what an answer shows is in etcd: the epoch is the one that its request was sent under, it came
+// through the connection that was checked, and its revision is not below one that was seen before.
+func (t *epochClock) shows(before sentAt, by store.Sender, revision int64) bool {
+	return before.epochSeq == t.epochSeq && by.Connection != 0 && by == t.checked.by && revision >= before.seen
 }
 
 // knows reports whether id was in force before.

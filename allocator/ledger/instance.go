@@ -82,9 +82,8 @@ func (p process) EtcdTime(ctx context.Context) (at time.Time, unsure time.Durati
 // silence; a shorter silence does not mean that the instance is gone. presence.go
 // handles a registration or a heartbeat that was changed.
 //
-// An Instance is composed of its presence in etcd and its memory, which has whether it is admitted to the epoch
-// (admission) and what failed (failures); the Ledger has what the process knows of etcd. Each has a lock of its own:
-// see Ledger for their order.
+// An Instance is composed of its presence in etcd and its memory, which has whether its marks are confirmed (admission)
+// and what failed (failures); the Ledger has what the process knows of etcd. See Ledger for their locks.
 type Instance struct {
 	process
 	memory
@@ -489,7 +488,7 @@ func (m *memory) windowsShown(ctx context.Context) bool {
 	})
 	err := l.readKeys(ctx, workers, func(_ []string, before sentAt, answer store.Answer) (err error) {
 		l.with(func() {
-			if !l.mu.clock.shows(before, answer) {
+			if !l.mu.clock.shows(before, answer.Sender, answer.Revision) {
 				err = errEpochChanged
 			}
 		})

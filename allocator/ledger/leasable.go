@@ -115,7 +115,7 @@ func (l *Ledger) waits() bool {
 func (l *Ledger) enter(ctx context.Context) error {
 	var i *Instance
 	l.with(func() {
-		if l.mu.instance != nil && !l.mu.instance.admission.in(l.mu.clock.began) {
+		if l.mu.clock.entering {
 			i = l.mu.instance
 		}
 	})
@@ -130,9 +130,8 @@ func (l *Ledger) enter(ctx context.Context) error {
 func (l *Ledger) onlyEnters() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := l.mu.instance
-	return i != nil && !i.admission.in(l.mu.clock.began) && l.mu.state.Refusal() == nil &&
-		l.mu.clock.suspicion == nil && l.checked(false)
+	t := &l.mu.clock
+	return l.mu.instance != nil && t.entering && l.mu.state.Refusal() == nil && t.suspicion == nil && l.checked(false)
 }
 
 // over reports whether ctx has ended, or is about to: its timer may be a moment

@@ -243,16 +243,10 @@ func (m *memory) compareMark(before sentAt, answer store.Answer, tag allocator.T
 			own.sequence = m.mu.sequence
 		}
 		own.next, own.revision = next, max(answer.Revision, own.revision)
-		own.shown = own.shown || t.shows(before, answer) && next >= own.leased
+		own.shown = own.shown || t.shows(before, answer.Sender, answer.Revision) && next >= own.leased
 		m.mu.marks.set(tag, own)
 		return true
 	})
-}
-
-// shows reports whether the answer to a read counts as a lease's would: what it shows is in etcd.
-func (t *epochClock) shows(before sentAt, answer store.Answer) bool {
-	return before.epochSeq == t.epochSeq && answer.Revision >= before.seen && answer.Connection != 0 &&
-		answer.Sender == t.checked.by
 }
 
 // remembered returns all that this instance remembers: of its marks those that it
@@ -318,9 +312,7 @@ func (m *memory) load(s journal.State, was record.Memory) {
 			t.knew(was.Epochs[:n-1]...)
 			t.current, t.seen = was.Latest, s.Revision
 		}
-		if t.current == was.Latest {
-			m.admission.enter(t.began) // that the process before was in
-		}
+		t.entering = t.entering && t.current != was.Latest // the process before was in it
 	}
 	if was.Version > t.version {
 		t.version, t.latest = was.Version, was.Latest
@@ -384,6 +376,7 @@ func memoryOf(s journal.State) (record.Memory, error) {
 func (m *memory) begin(ctx context.Context, dir string) error {
 	m.mu.marks, m.mu.steps, m.mu.windows = make(ownMarks), make(map[allocator.Tag]int64), make(ownWindows)
 	m.incarnations = []string{m.incarnation}
+	m.ledger.with(func() { m.ledger.mu.clock.entering = m.ledger.mu.state.epoch != "" })
 	if dir == "" {
 		m.startUnconfirmed()
 		return nil

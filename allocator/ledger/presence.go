@@ -612,8 +612,8 @@ func (p *presence) sentChecked(before sentAt) bool {
 	defer p.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t, by, revision := &l.mu.clock, p.mu.beat.by, p.mu.beat.kv.ModRevision
-	return by.Connection != 0 && by == t.checked.by && revision > before.seen && t.epochSeq == before.epochSeq
+	revision := p.mu.beat.kv.ModRevision
+	return revision > before.seen && l.mu.clock.shows(before, p.mu.beat.by, revision)
 }
 
 // An instance remembers which processes were registered under the epoch in force,

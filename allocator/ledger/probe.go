@@ -401,7 +401,7 @@ func (l *knowledge) classify(s *probeResult) (stored record.Layout, v verdict, e
 			said.Add(hclog.Info, "a new epoch", "epoch", id)
 		}
 		t.turn(id, s.answer.Revision)
-		t.began = t.epochSeq
+		t.entering = true
 		evidence = s.restored()
 	case id != t.current:
 		evidence = fmt.Sprintf("epoch %s is in force again, after %s", id, t.current)

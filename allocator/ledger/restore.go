@@ -223,7 +223,7 @@ func (m *memory) entered(s *State, epochSeq int64) {
 		return
 	}
 	m.keepAnswered(s)
-	m.admission.enter(l.mu.clock.began)
+	l.mu.clock.entering = false
 	m.mu.cutOff, m.mu.uncompared, m.mu.barred = "", nil, Barred{}
 	if !slices.Contains(m.mu.epochs, s.epoch) {
 		m.mu.epochs = append(slices.Clone(m.mu.epochs), s.epoch)

@@ -386,7 +386,7 @@ func (l *knowledge) refusal() error {
 	case d != nil:
 		return allocator.Errorf(allocator.WentBack,
 			"etcd may have gone back in time, nothing is leased until that is cleared up: %s", d.why)
-	case i != nil && !i.admission.in(l.mu.clock.began):
+	case i != nil && l.mu.clock.entering:
 		return errEntering
 	case l.unconfirmed():
 		return allocator.Errorf(allocator.Refused, "%w", &UnconfirmedError{i.room, i.name})

@@ -377,7 +377,7 @@ func (i *Instance) confirm(ctx context.Context, page []*Tenure) {
 		return // a heartbeat finds out what happened
 	}
 	counts, epoch := false, record.Epoch{}
-	l.with(func() { counts = l.mu.clock.shows(before, answer) })
+	l.with(func() { counts = l.mu.clock.shows(before, answer.Sender, answer.Revision) })
 	if kv, there := answer.One(0); there {
 		_ = record.Decode(kv, &epoch) // one that cannot be read is none
 	}

@@ -2,7 +2,7 @@ package ledger
 
 import (
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -29,27 +29,8 @@ import (
 
 // admission is whether an instance may lease, apart from what etcd shows.
 type admission struct {
-	demands bool // a journal is required, whatever the cluster's settings say
-
-	mu struct {
-		sync.Mutex
-		unconfirmed bool  // nothing is leased where journals are required
-		entered     int64 // the epoch that the instance is in, as epochClock.began counts them
-	}
-}
-
-// in reports whether the instance is in the epoch that began last.
-func (a *admission) in(began int64) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.mu.entered == began
-}
-
-// enter notes that the instance is in the epoch that began last.
-func (a *admission) enter(began int64) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.mu.entered = began
+	demands     bool        // a journal is required, whatever the cluster's settings say
+	unconfirmed atomic.Bool // nothing is leased where journals are required
 }
 
 // requires reports whether a journal is required under s.
@@ -59,17 +40,7 @@ func (a *admission) requires(s *State) bool {
 
 // refuses reports whether nothing is leased under s because the instance is unconfirmed.
 func (a *admission) refuses(s *State) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.mu.unconfirmed && a.requires(s)
-}
-
-// set makes the instance an unconfirmed one or a confirmed one, and returns what it was.
-func (a *admission) set(unconfirmed bool) (was bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	was, a.mu.unconfirmed = a.mu.unconfirmed, unconfirmed
-	return was
+	return a.unconfirmed.Load() && a.requires(s)
 }
 
 // confirmOptional confirms an instance that runs while no journal is required: from
@@ -77,7 +48,7 @@ func (a *admission) set(unconfirmed bool) (was bool) {
 // restored one, which has forgotten the setting.
 func (a *admission) confirmOptional(s *State) {
 	if s.problem == nil && s.epoch != "" && !a.requires(s) {
-		a.set(false)
+		a.unconfirmed.Store(false)
 	}
 }
 
@@ -103,7 +74,7 @@ func (m *memory) startUnconfirmed() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	m.mu.unconfirmed = true
-	m.admission.set(true)
+	m.admission.unconfirmed.Store(true)
 	m.admission.confirmOptional(l.mu.state)
 }
 
@@ -123,7 +94,7 @@ func (l *knowledge) unconfirmed() bool {
 // confirmMarks ends that this process is unconfirmed. A caller that holds the lock gives
 // lines that it writes later.
 func (m *memory) confirmMarks(said *pending.Lines, by string) {
-	if m.admission.set(false) {
+	if m.admission.unconfirmed.Swap(false) {
 		said.Add(hclog.Info,
 			"an instance's marks are confirmed: it leases", "instance", m.name, "room", m.room, "by", by)
 	}
