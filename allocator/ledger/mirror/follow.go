@@ -162,7 +162,12 @@ func (f *Follower) view(ctx context.Context) error {
 	}
 	for _, kind := range []record.Kind{record.Tags, record.Marks, record.Windows, record.Workers, record.Clients,
 		record.Machines, record.Registrations, record.Heartbeats} {
-		if err := f.readAll(ctx, c, k.All(kind)); err != nil {
+		if err := store.EachPage(ctx, c.gets, "", pageKeys, func(page []store.KV, _ string) error {
+			if f.saw(page, false); f.full() {
+				return errFull
+			}
+			return nil
+		}, k.All(kind)); err != nil {
 			return err
 		}
 	}
@@ -191,26 +196,6 @@ func (f *Follower) attach(answer store.Answer) (string, error) {
 	var err error
 	f.with(func() { err = f.mu.mirror.Attach(id, e.Epoch, answer.Revision) })
 	return e.Epoch, err
-}
-
-func (f *Follower) readAll(ctx context.Context, c *connection, prefix string) error {
-	pages := store.Pager{Read: c.gets, Prefix: prefix}
-	for lo := ""; ; {
-		hi, err := pages.End(ctx, lo, pageKeys)
-		if err != nil {
-			return err
-		}
-		answer, err := c.gets(ctx, store.Within(prefix, lo, hi))
-		if err != nil {
-			return err
-		}
-		if f.saw(answer.Got[0], false); f.full() {
-			return errFull
-		}
-		if lo = hi; hi == "" {
-			return nil
-		}
-	}
 }
 
 // saw adds keys to the mirror. It returns the latest of their revisions.

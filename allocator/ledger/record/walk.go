@@ -52,43 +52,32 @@ func (w Walk) WithMarks(ctx context.Context, rooms []allocator.Room, tags []Tag,
 // and at most size tags. It returns the keys of the others, and the keys that use returns.
 func (w Walk) eachPage(ctx context.Context, size int64, use func([]Tag) ([]KeyError, error)) ([]KeyError, error) {
 	var bad []KeyError
-	pages := store.Pager{Read: w.Gets, Prefix: w.Keys.All(Tags)}
-	for lo := ""; ; {
-		var hi string
-		var answer store.Answer
-		err := patiently(ctx, func() (err error) {
-			if hi, err = pages.End(ctx, lo, size); err == nil {
-				answer, err = w.Gets(ctx, store.Within(w.Keys.All(Tags), lo, hi))
-			}
-			return err
-		})
-		if err != nil {
-			return nil, err
-		}
-		tags, skipped := ReadEach(answer.Got[0], w.Keys.DecodeTag)
+	err := store.EachPage(ctx, w.patiently, "", size, func(page []store.KV, _ string) error {
+		tags, skipped := ReadEach(page, w.Keys.DecodeTag)
 		bad = append(bad, skipped...)
 		if len(tags) > 0 {
 			skipped, err := use(tags)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			bad = append(bad, skipped...)
 		}
 		bad = bad[:min(len(bad), MaxUnreadable)]
-		if lo = hi; hi == "" {
-			return bad, nil
-		}
+		return nil
+	}, w.Keys.All(Tags))
+	if err != nil {
+		return nil, err
 	}
+	return bad, nil
 }
 
-// patiently repeats a read of a long walk if etcd is slow to answer, so that one late answer
-// does not end the walk.
-func patiently(ctx context.Context, read func() error) error {
+// patiently is Gets, and repeats a read if etcd is slow to answer, so that one late answer does not end a long walk.
+func (w Walk) patiently(ctx context.Context, ops ...store.Op) (store.Answer, error) {
 	const tries = 3
 	for try := 1; ; try++ {
-		err := read()
+		answer, err := w.Gets(ctx, ops...)
 		if allocator.KindOf(err) != allocator.Unavailable || try == tries || !store.Pause(ctx) {
-			return err
+			return answer, err
 		}
 	}
 }

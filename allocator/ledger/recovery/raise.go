@@ -42,21 +42,13 @@ func inPages[T any](ctx context.Context, all []T, use func(context.Context, []T)
 
 // each reads the keys of items, and calls use with each item and its key as it was found.
 func each[T any](ctx context.Context, r *session, all []T, key func(T) string, use func(T, []store.KV) error) error {
+	how := raising[T]{
+		keys:  func(item T) []string { return []string{key(item)} },
+		value: func(item T, found [][]store.KV) ([]byte, error) { return nil, use(item, found[0]) },
+	}
 	return inPages(ctx, all, func(ctx context.Context, page []T) error {
-		ops := make([]store.Op, len(page))
-		for k, item := range page {
-			ops[k] = store.OpGet(key(item))
-		}
-		reply, err := r.gets(ctx, ops...)
-		if err != nil {
-			return err
-		}
-		for k, item := range page {
-			if err := use(item, reply.Got[k]); err != nil {
-				return err
-			}
-		}
-		return nil
+		_, _, err := how.try(ctx, r, page)
+		return err
 	})
 }
 

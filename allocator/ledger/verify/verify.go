@@ -157,23 +157,13 @@ func (v *verification) rest(ctx context.Context, prefix string, size int64, foun
 	if int64(len(found)) < size || !strings.HasSuffix(prefix, "/") {
 		return nil
 	}
-	pages := store.Pager{Read: v.gets, Prefix: prefix}
-	for lo := found[len(found)-1].Key[len(prefix):] + "\x00"; ; {
-		hi, err := pages.End(ctx, lo, size)
-		if err != nil {
-			return err
-		}
-		answer, err := v.gets(ctx, store.Within(prefix, lo, hi))
-		if err != nil {
-			return err
-		}
-		for _, kv := range answer.Got[0] {
+	next := found[len(found)-1].Key[len(prefix):] + "\x00"
+	return store.EachPage(ctx, v.gets, next, size, func(page []store.KV, _ string) error {
+		for _, kv := range page {
 			use(kv)
 		}
-		if lo = hi; hi == "" {
-			return nil
-		}
-	}
+		return nil
+	}, prefix)
 }
 
 // stops is what a wrong name of the migration under way stops.
@@ -252,32 +242,16 @@ func (v *verification) inForce() {
 	}
 }
 
-// tags checks all tags, chunk by chunk: as many as fit into a page of each list. A chunk is the names from lo up to
-// hi, exclusive; hi is empty for no bound.
+// tags checks all tags, chunk by chunk: as many as fit into a page of each list.
 func (v *verification) tags(ctx context.Context) error {
 	lists := []string{v.cluster.Keys.All(record.Tags)}
 	for _, room := range v.checker.ever[:min(len(v.checker.ever), allocator.MaxRooms)] { // see store.MaxOps
 		lists = append(lists, v.cluster.Keys.In(room, record.Marks))
 	}
-	pagers, limit := make([]*store.Pager, len(lists)), max(1, min(v.PageSize, verifyKeys/int64(len(lists))))
-	for at, prefix := range lists {
-		pagers[at] = &store.Pager{Read: v.gets, Prefix: prefix}
-	}
-	for lo := ""; ; {
-		hi, err := store.EndOfAll(ctx, pagers, lo, limit)
-		if err != nil {
-			return err
-		}
-		ops := make([]store.Op, len(lists))
-		for at, prefix := range lists {
-			ops[at] = store.Within(prefix, lo, hi)
-		}
-		answer, err := v.gets(ctx, ops...)
-		if err != nil {
-			return err
-		}
+	limit := max(1, min(v.PageSize, verifyKeys/int64(len(lists))))
+	return store.EachPage(ctx, v.gets, "", limit, func(page []store.KV, end string) error {
 		tags := make(map[allocator.Tag]*tagState)
-		for _, kv := range slices.Concat(answer.Got...) {
+		for _, kv := range page {
 			v.takeTag(tags, kv)
 		}
 		for _, name := range slices.Sorted(maps.Keys(tags)) {
@@ -285,14 +259,12 @@ func (v *verification) tags(ctx context.Context) error {
 		}
 		if v.Progress != nil {
 			v.Progress(Progress{
-				Tags: v.report.Tags, Marks: v.report.Marks, Eras: v.report.Eras, At: hi,
+				Tags: v.report.Tags, Marks: v.report.Marks, Eras: v.report.Eras, At: end,
 				Problems: int64(len(v.report.Problems)) + v.report.More,
 			})
 		}
-		if lo = hi; hi == "" {
-			return nil
-		}
-	}
+		return nil
+	}, lists...)
 }
 
 // takeTag adds a mark, or settings, to the state of its tag.
