@@ -15,19 +15,18 @@ import (
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
-// A reader reads every key that a cluster writes, tells which of them are kept
-// and which pass, and its Dump is the ledger's own.
-func TestReader(t *testing.T) {
+// Every key that a cluster writes is read, and it is known which of them are kept and which pass.
+func TestEntries(t *testing.T) {
 	c := newCluster(t, "100 a=0-50 b=50-100")
 	a := c.start("a")
 	a.Lease(10)
 	c.Move("100 a=50-100 b=0-50")
 	a.Lease(10)
-	r, err := record.NewReader("default")
+	r, err := record.NewKeys("default")
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := c.Mem.Open().Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: r.All()}}}})
+	answer, err := c.Mem.Open().Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Prefix(string(r))}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,11 +67,11 @@ func (d *driver) awaitLease(ctx context.Context, r *rand.Rand, room allocator.Ro
 	if err != nil {
 		return "", err
 	}
-	reader, err := record.NewReader(clusterName)
+	keys, err := record.NewKeys(clusterName)
 	if err != nil {
 		return "", err
 	}
-	marks := reader.Marks(room)
+	marks := store.Prefix(keys.In(room, record.Marks))
 	waiting, cancel := context.WithTimeout(ctx, leaseWithin)
 	defer cancel()
 	newest := func() (key string, revision int64, err error) {

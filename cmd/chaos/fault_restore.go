@@ -211,19 +211,19 @@ func (d *driver) awaitHalt(ctx context.Context, c cell) (halted bool, err error)
 	if err != nil {
 		return false, err
 	}
-	reader, err := record.NewReader(clusterName)
+	keys, err := record.NewKeys(clusterName)
 	if err != nil {
 		return false, err
 	}
 	_ = cluster.Poll(waiting, "", func() bool {
 		asking, cancel := context.WithTimeout(waiting, time.Second)
 		defer cancel()
-		answer, err := client.Get(asking, reader.Epoch())
+		answer, err := client.Get(asking, keys.Epoch())
 		if err != nil || len(answer.Kvs) != 1 {
 			return false
 		}
 		kv := answer.Kvs[0]
-		entry, err := reader.Entry(store.KV{Key: string(kv.Key), Value: kv.Value, ModRevision: kv.ModRevision})
+		entry, err := keys.Entry(store.KV{Key: string(kv.Key), Value: kv.Value, ModRevision: kv.ModRevision})
 		halted = err == nil && entry.Epoch != nil && entry.Epoch.Halted != nil
 		return halted
 	})

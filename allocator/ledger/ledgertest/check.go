@@ -64,15 +64,15 @@ type AllEras map[allocator.Tag]map[allocator.Room][]record.Era
 // Eras returns all eras, from the history of the marks: each mark keeps the latest
 // only. Of what was compacted it has what the marks keep.
 func Eras(ctx context.Context, etcd store.Store, cluster string) (AllEras, error) {
-	reader, err := record.NewReader(cluster)
+	keys, err := record.NewKeys(cluster)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	marks := reader.Marks("")
+	marks := store.Prefix(keys.All(record.Marks))
 	if c, ok := etcd.(*Conn); ok { // which keeps what was compacted
-		return c.m.eras(reader, marks), nil
+		return c.m.eras(keys, marks), nil
 	}
 	answer, err := etcd.Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: marks}}}})
 	if err != nil {
@@ -82,7 +82,7 @@ func Eras(ctx context.Context, etcd store.Store, cluster string) (AllEras, error
 	last := int64(0)
 	for _, kv := range answer.Got[0] {
 		last = max(last, kv.ModRevision)
-		if e, err := reader.Entry(kv); err == nil {
+		if e, err := keys.Entry(kv); err == nil {
 			all.Add(e.Tag, e.Room, *e.Mark)
 		}
 	}
@@ -97,7 +97,7 @@ func Eras(ctx context.Context, etcd store.Store, cluster string) (AllEras, error
 			return nil, change.Err
 		}
 		for _, kv := range change.KVs {
-			if e, err := reader.Entry(kv); err == nil && e.Mark != nil {
+			if e, err := keys.Entry(kv); err == nil && e.Mark != nil {
 				all.Add(e.Tag, e.Room, *e.Mark)
 			}
 			if kv.ModRevision >= last {
@@ -112,7 +112,7 @@ func Eras(ctx context.Context, etcd store.Store, cluster string) (AllEras, error
 }
 
 // eras returns all eras, from every value that marks had.
-func (m *Fake) eras(reader *record.Reader, marks store.Interval) AllEras {
+func (m *Fake) eras(keys record.Keys, marks store.Interval) AllEras {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	all := make(AllEras)
@@ -121,7 +121,7 @@ func (m *Fake) eras(reader *record.Reader, marks store.Interval) AllEras {
 			continue
 		}
 		for _, v := range versions {
-			if e, err := reader.Entry(store.KV{Key: key, Value: v.value, ModRevision: v.rev}); !v.deleted &&
+			if e, err := keys.Entry(store.KV{Key: key, Value: v.value, ModRevision: v.rev}); !v.deleted &&
 				err == nil {
 				all.Add(e.Tag, e.Room, *e.Mark)
 			}
@@ -192,22 +192,22 @@ type MarkOf struct {
 // Stored returns the history of layouts, by version, and how far marks are. Keys that cannot be read are verify's.
 func Stored(ctx context.Context, etcd store.Store,
 	cluster string) (layouts map[int64]allocator.Layout, next map[MarkOf]int64, err error) {
-	reader, err := record.NewReader(cluster)
+	keys, err := record.NewKeys(cluster)
 	if err != nil {
 		return nil, nil, err
 	}
-	answer, err := etcd.Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: reader.All()}}}})
+	answer, err := etcd.Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Prefix(string(keys))}}}})
 	if err != nil {
 		return nil, nil, err
 	}
 	layouts, next = make(map[int64]allocator.Layout), make(map[MarkOf]int64)
 	for _, kv := range answer.Got[0] {
-		switch e, err := reader.Entry(kv); {
+		switch e, err := keys.Entry(kv); {
 		case err != nil:
 		case e.Mark != nil:
 			next[MarkOf{e.Tag, e.Room}] = e.Mark.Next
 		case e.Kind == "layouts":
-			layouts[e.Version] = e.Layout.Layout
+			layouts[e.Layout.Layout.Version] = e.Layout.Layout
 		}
 	}
 	return layouts, next, nil

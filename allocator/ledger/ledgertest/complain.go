@@ -14,15 +14,14 @@ import (
 // holds mu.
 func (m *Fake) complain(txn store.Txn, ops []store.Op) {
 	for cluster, ops := range byCluster(ops) {
-		reader, err := record.NewReader(cluster)
+		keys, err := record.NewKeys(cluster)
 		if err != nil {
 			m.tb.Errorf("complaint: a key under %s%s: %v", root, cluster, err)
 			continue
 		}
-		before := before{reader: reader, prefix: root + cluster + "/", data: &m.mu.data,
-			read: make(map[string]record.Entry)}
-		writes := m.writes(reader, ops)
-		all := append(rules.Check(reader, before, writes), rules.Conditions(before.prefix, before, txn.If, writes)...)
+		before := before{keys: keys, data: &m.mu.data, read: make(map[string]record.Entry)}
+		writes := m.writes(keys, ops)
+		all := append(rules.Check(keys, before, writes), rules.Conditions(keys, before, txn.If, writes)...)
 		for _, broken := range all {
 			m.tb.Errorf("complaint: %s: %s", broken.Rule, broken.Text)
 		}
@@ -63,7 +62,7 @@ var newer = []string{"tags", "rooms", "migrations", "settings"}
 
 // writes returns what operations write, and complains of what cannot be read. The caller
 // holds mu.
-func (m *Fake) writes(reader *record.Reader, ops []store.Op) (writes []rules.Write) {
+func (m *Fake) writes(keys record.Keys, ops []store.Op) (writes []rules.Write) {
 	for _, op := range ops {
 		kv := store.KV{Key: op.Delete}
 		if op.Put != nil {
@@ -71,7 +70,7 @@ func (m *Fake) writes(reader *record.Reader, ops []store.Op) (writes []rules.Wri
 		} else if _, there := m.mu.data.at(op.Delete, m.mu.data.rev); !there {
 			continue
 		}
-		entry, err := reader.Entry(kv)
+		entry, err := keys.Entry(kv)
 		if err != nil && !slices.Contains(newer, entry.Kind) {
 			m.tb.Errorf("complaint: values: %v", err)
 			continue

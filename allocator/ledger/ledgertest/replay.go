@@ -12,10 +12,9 @@ import (
 // before is what a cluster has in the store before a transaction: rules.Before. It reads
 // what is asked for, as each transaction needs little of it.
 type before struct {
-	reader *record.Reader
-	prefix string
-	data   *mvcc
-	read   map[string]record.Entry // what was read so far as it is now
+	keys record.Keys
+	data *mvcc
+	read map[string]record.Entry // what was read so far as it is now
 
 	// Of a history:
 	unseen []unseen        // revisions whose changes are not known
@@ -38,11 +37,11 @@ func (b before) now(key string) record.Entry {
 // at returns what a key said at a revision; zero where it was not there, or could not be
 // read.
 func (b before) at(key string, rev int64) record.Entry {
-	v, there := b.data.at(b.prefix+key, rev)
+	v, there := b.data.at(key, rev)
 	if !there {
 		return record.Entry{}
 	}
-	e, err := b.reader.Entry(store.KV{Key: b.prefix + key, Value: v.value, ModRevision: v.rev})
+	e, err := b.keys.Entry(store.KV{Key: key, Value: v.value, ModRevision: v.rev})
 	if err != nil {
 		return record.Entry{}
 	}
@@ -66,28 +65,28 @@ func (b before) Older(prefix, key string) (older []string) {
 }
 
 func (b before) Epoch() record.Epoch {
-	if e := b.now("epoch"); e.Epoch != nil {
+	if e := b.now(b.keys.Epoch()); e.Epoch != nil {
 		return *e.Epoch
 	}
 	return record.Epoch{}
 }
 
 func (b before) Layout() record.Layout {
-	if e := b.now("layout"); e.Layout != nil {
+	if e := b.now(b.keys.Layout()); e.Layout != nil {
 		return *e.Layout
 	}
 	return record.Layout{}
 }
 
 func (b before) Tag(tag allocator.Tag) (record.Tag, bool) {
-	if e := b.now("tags/" + string(tag)); e.Stored != nil {
+	if e := b.now(b.keys.Tag(tag)); e.Stored != nil {
 		return *e.Stored, true
 	}
 	return record.Tag{}, false
 }
 
 func (b before) Mark(room allocator.Room, tag allocator.Tag) record.Mark {
-	if e := b.now("marks/" + string(room) + "/" + string(tag)); e.Mark != nil {
+	if e := b.now(b.keys.Mark(room, tag)); e.Mark != nil {
 		return *e.Mark
 	}
 	return record.Mark{}
@@ -97,24 +96,23 @@ func (b before) Mark(room allocator.Room, tag allocator.Tag) record.Mark {
 // was written.
 func (b before) Floor(tag allocator.Tag) int64 {
 	layout := b.Layout()
-	epoch, _ := b.Get(b.prefix + "epoch")
+	epoch, _ := b.Get(b.keys.Epoch())
 	began := max(layout.Revision, epoch.ModRevision)
 	if slices.ContainsFunc(b.unseen, func(u unseen) bool { return u.after < began && began <= u.upTo }) {
 		return 0
 	}
 	marks := make(map[allocator.Room]record.Mark, len(layout.Ever))
 	for _, room := range layout.Ever {
-		if e := b.at("marks/"+string(room)+"/"+string(tag), began); e.Mark != nil {
+		if e := b.at(b.keys.Mark(room, tag), began); e.Mark != nil {
 			marks[room] = *e.Mark
 		}
 	}
 	e := b.Epoch()
-	return rules.Floor(layout, e.Margins(), b.at("tags/"+string(tag), began).Stored, marks)
+	return rules.Floor(layout, e.Margins(), b.at(b.keys.Tag(tag), began).Stored, marks)
 }
 
 func (b before) Registered(room allocator.Room) bool {
-	prefix := b.prefix + "rooms/" + string(room) + "/"
-	kvs, _ := b.data.get(store.Get{Interval: store.Prefix(prefix)}, b.data.rev)
+	kvs, _ := b.data.get(store.Get{Interval: store.Prefix(b.keys.In(room, record.Registrations))}, b.data.rev)
 	return len(kvs) > 0
 }
 
@@ -124,8 +122,8 @@ func (b before) WasInForce(epoch string) bool {
 
 // epochs returns all epochs that were in force.
 func (b before) epochs() (all []string) {
-	for _, v := range b.data.versions[b.prefix+"epoch"] {
-		if e := b.at("epoch", v.rev); e.Epoch != nil {
+	for _, v := range b.data.versions[b.keys.Epoch()] {
+		if e := b.at(b.keys.Epoch(), v.rev); e.Epoch != nil {
 			all = append(all, e.Epoch.Epoch)
 		}
 	}
@@ -139,10 +137,9 @@ type Replay struct {
 	data   mvcc
 }
 
-// NewReplay returns an etcd without keys, for the keys of a reader's cluster.
-func NewReplay(reader *record.Reader) *Replay {
-	r := &Replay{before: before{reader: reader, prefix: reader.All().Key, past: make(map[string]bool)},
-		data: newMVCC()}
+// NewReplay returns an etcd without keys of a cluster.
+func NewReplay(keys record.Keys) *Replay {
+	r := &Replay{before: before{keys: keys, past: make(map[string]bool)}, data: newMVCC()}
 	r.before.data = &r.data
 	return r
 }
@@ -202,6 +199,6 @@ func (r *Replay) Revision() int64 { return r.data.rev }
 
 // All returns all keys, in order.
 func (r *Replay) All() []store.KV {
-	kvs, _ := r.data.get(store.Get{Interval: r.before.reader.All()}, r.data.rev)
+	kvs, _ := r.data.get(store.Get{Interval: store.Prefix(string(r.before.keys))}, r.data.rev)
 	return kvs
 }

@@ -8,8 +8,8 @@ import (
 
 // Check returns the rules that a transaction breaks. The transaction's conditions held on the
 // state before it, so its writes are compared with that state.
-func Check(reader *record.Reader, before Before, writes []Write) []Broken {
-	t := &transaction{Before: before, reader: reader, writes: writes}
+func Check(keys record.Keys, before Before, writes []Write) []Broken {
+	t := &transaction{Before: before, keys: keys, writes: writes}
 	for _, w := range writes {
 		t.check(w)
 	}
@@ -22,7 +22,7 @@ func (t *transaction) check(w Write) {
 		t.tag(w, was)
 	}
 	if w.ModRevision == 0 {
-		if t.reader.Kept(w.Key) || !t.inTurn(w) {
+		if t.keys.Kept(w.Key) || !t.inTurn(w) {
 			t.breaks("kept key deleted", "%s", w.Key)
 		}
 		return

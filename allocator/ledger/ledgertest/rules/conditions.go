@@ -10,14 +10,13 @@ import (
 )
 
 // Conditions returns the rules that a transaction breaks because it does not compare some key.
-// prefix is the prefix of the cluster's keys.
-func Conditions(prefix string, before Before, conds []store.Cond, writes []Write) (broken []Broken) {
+func Conditions(keys record.Keys, before Before, conds []store.Cond, writes []Write) (broken []Broken) {
 	leaves := slices.ContainsFunc(writes, func(w Write) bool { return w.Registration != nil && w.Registration.Leaving })
 	for _, w := range writes {
 		if w.Kind == "kept" && w.ModRevision == 0 && leaves {
 			continue // it is not taken: an old token makes room, or the process keeps nothing
 		}
-		for _, needed := range needs(prefix, before, w) {
+		for _, needed := range needs(keys, before, w) {
 			if !slices.ContainsFunc(conds, func(c store.Cond) bool {
 				return c.Key == needed || strings.HasSuffix(needed, "/") &&
 					strings.HasPrefix(c.Key, needed) && c.ModRevision != 0
@@ -31,39 +30,39 @@ func Conditions(prefix string, before Before, conds []store.Cond, writes []Write
 
 // needs returns the keys that the transaction of a lease must compare. A name that ends with a
 // slash stands for any existing key below it.
-func needs(prefix string, before Before, w Write) []string {
-	registration := prefix + "rooms/" + string(w.Room) + "/" + string(w.Instance)
+func needs(keys record.Keys, before Before, w Write) []string {
+	epoch, layout, tag := keys.Epoch(), keys.Layout(), keys.Tag(w.Entry.Tag)
+	process, processes := keys.Registration(w.Room, w.Instance), keys.In(w.Room, record.Registrations)
 	switch {
 	case w.Kind == "kept" && w.ModRevision == 0: // it is taken
-		return []string{prefix + "epoch", prefix + "layout", registration, w.Key}
+		return []string{epoch, layout, process, w.Key}
 	case w.Kind == "kept":
-		return []string{prefix + "epoch", registration}
+		return []string{epoch, process}
 	case w.ModRevision == 0:
 		return nil
 	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
-		all := []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag),
-			prefix + "rooms/" + string(w.Room) + "/", w.Key}
+		all := []string{epoch, layout, tag, processes, w.Key}
 		switch t, _ := before.Tag(w.Entry.Tag); t.StrictOrder {
 		case record.OrderRoom:
-			all = append(all, prefix+"holders/"+string(w.Room)+"/"+string(w.Entry.Tag))
+			all = append(all, keys.Holder(w.Room, w.Entry.Tag))
 		case record.OrderCluster:
-			all = append(all, prefix+"orders/"+string(w.Entry.Tag))
+			all = append(all, keys.Holder("", w.Entry.Tag))
 		}
 		return all
 	case w.Entry.Holder != nil && w.Entry.Holder.Released:
 		return []string{w.Key}
 	case w.Entry.Holder != nil:
-		return []string{prefix + "epoch", prefix + "layout", prefix + "tags/" + string(w.Entry.Tag),
-			prefix + "rooms/" + string(cmp.Or(w.Room, w.Entry.Holder.Room)) + "/", w.Key}
+		in := cmp.Or(w.Room, w.Entry.Holder.Room)
+		return []string{epoch, layout, tag, keys.In(in, record.Registrations), w.Key}
 	case slices.Contains([]string{"workers", "windows", "machines", "clients"}, w.Kind) &&
 		before.Epoch().Halted != nil: // a recover raises it
-		return []string{prefix + "epoch", w.Key}
+		return []string{epoch, w.Key}
 	case w.Kind == "machines":
-		return []string{prefix + "epoch", prefix + "layout", w.Key}
+		return []string{epoch, layout, w.Key}
 	case w.Kind == "clients":
-		return append(ofNumber(before, w), prefix+"epoch", prefix+"layout")
+		return append(ofNumber(before, w), epoch, layout)
 	case w.Kind == "workers" || w.Kind == "windows":
-		return []string{prefix + "epoch", w.Key, prefix + "layout", prefix + "rooms/" + string(w.Lease.Room) + "/"}
+		return []string{epoch, w.Key, layout, keys.In(w.Entry.Lease.Room, record.Registrations)}
 	}
 	return nil
 }

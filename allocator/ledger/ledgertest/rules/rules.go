@@ -45,7 +45,7 @@ type Broken struct {
 // transaction has what one transaction writes, and the rules that it broke so far.
 type transaction struct {
 	Before
-	reader *record.Reader
+	keys   record.Keys
 	writes []Write
 	broken []Broken
 }

@@ -7,7 +7,7 @@ import (
 // tag checks that what margins follow from outlives a tag: its largest step never shrinks, and its
 // base total never grows; a deletion keeps them, with the least ID that leases of the name had.
 func (t *transaction) tag(w Write, kv store.KV) {
-	before, _ := t.reader.Entry(kv)
+	before, _ := t.keys.Entry(kv)
 	was, now := before.Stored, w.Stored
 	switch {
 	case was != nil && w.ModRevision == 0:

@@ -25,7 +25,7 @@ func (t *transaction) worker(w Write) {
 		if !there {
 			continue
 		}
-		e, err := t.reader.Entry(kv)
+		e, err := t.keys.Entry(kv)
 		if err != nil {
 			say("window", "it is written over what is no worker: %v", err)
 			continue

@@ -34,11 +34,11 @@ const (
 // Follow records until ctx ends, and then returns nil. Trouble with etcd is no error: it goes
 // on when etcd answers again. Its errors are those of the configuration and of the file.
 func Follow(ctx context.Context, cfg Config) error {
-	reader, err := record.NewReader(cfg.Cluster)
+	keys, err := record.NewKeys(cfg.Cluster)
 	if err != nil {
 		return err
 	}
-	f := &follower{reader: reader, store: cfg.Store, every: cfg.CheckEvery, log: cfg.Logger}
+	f := &follower{keys: keys, store: cfg.Store, every: cfg.CheckEvery, log: cfg.Logger}
 	if f.log == nil {
 		f.log = hclog.NewNullLogger()
 	}
@@ -70,11 +70,11 @@ func (e *fileError) Error() string { return "history: " + e.err.Error() }
 func (e *fileError) Unwrap() error { return e.err }
 
 type follower struct {
-	reader *record.Reader
-	store  store.Store
-	every  time.Duration
-	log    hclog.Logger
-	file   *log
+	keys  record.Keys
+	store store.Store
+	every time.Duration
+	log   hclog.Logger
+	file  *log
 
 	looked int64 // the recorded revision at the last check
 
@@ -106,7 +106,7 @@ type snapshot struct {
 func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	all := f.reader.All()
+	all := store.Prefix(string(f.keys))
 	answer, err := f.store.Txn(ctx, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: all, KeysOnly: !values}}}})
 	if err != nil {
 		return snapshot{}, err
@@ -117,7 +117,7 @@ func (f *follower) snapshot(ctx context.Context, values bool) (snapshot, error) 
 		s.index = status.RaftIndex
 	}
 	for _, found := range answer.Got[0] {
-		if f.reader.Lasting(found.Key) {
+		if f.keys.Lasting(found.Key) {
 			s.kvs = append(s.kvs, kv{found.Key, string(found.Value), found.ModRevision})
 		}
 	}
@@ -134,7 +134,7 @@ func (f *follower) session(ctx context.Context) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	changes := f.store.Watch(ctx, []store.Interval{f.reader.All()}, f.file.seen+1)
+	changes := f.store.Watch(ctx, []store.Interval{store.Prefix(string(f.keys))}, f.file.seen+1)
 	defer func() { // the watch has ended when its channel is closed
 		cancel()
 		for range changes {
@@ -197,7 +197,7 @@ func (f *follower) gap(ctx context.Context) error {
 	if why := f.otherLife(now); why != "" {
 		return f.begin(whatLife, why, now)
 	}
-	if f.missing.key != "" && f.reader.Kept(f.missing.key) {
+	if f.missing.key != "" && f.keys.Kept(f.missing.key) {
 		return f.begin(whatLife, fmt.Sprintf("key %s is gone", f.missing.key), now)
 	}
 	return f.begin(whatGap, fmt.Sprintf("compacted after revision %d", f.file.seen), now)
@@ -207,7 +207,7 @@ func (f *follower) gap(ctx context.Context) error {
 func (f *follower) changed(changes []store.KV) error {
 	l := line{What: whatChanges}
 	for _, c := range changes {
-		if f.reader.Lasting(c.Key) && (c.ModRevision == 0 || c.ModRevision > f.file.keys[c.Key].Revision) {
+		if f.keys.Lasting(c.Key) && (c.ModRevision == 0 || c.ModRevision > f.file.keys[c.Key].Revision) {
 			l.KVs = append(l.KVs, kv{c.Key, string(c.Value), c.ModRevision})
 		} else {
 			f.file.seen = max(f.file.seen, c.ModRevision)
@@ -263,7 +263,7 @@ func (f *follower) otherLife(now snapshot) string {
 	}
 	f.missing.key = ""
 	for key := range f.file.keys {
-		if !there[key] && (f.missing.key == "" || f.reader.Kept(key)) {
+		if !there[key] && (f.missing.key == "" || f.keys.Kept(key)) {
 			f.missing.key, f.missing.revision = key, now.revision
 		}
 	}

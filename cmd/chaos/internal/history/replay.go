@@ -126,12 +126,12 @@ const maxProblems = 1000
 
 // Read replays the history in dir. Its errors are those of the file.
 func Read(dir, cluster string) (*History, error) {
-	reader, err := record.NewReader(cluster)
+	keys, err := record.NewKeys(cluster)
 	if err != nil {
 		return nil, err
 	}
-	r := &replay{reader: reader, h: &History{Strict: make(map[allocator.Tag]bool),
-		Times: make(map[allocator.Tag]timeid.Layout)}, s: ledgertest.NewReplay(reader)}
+	r := &replay{keys: keys, h: &History{Strict: make(map[allocator.Tag]bool),
+		Times: make(map[allocator.Tag]timeid.Layout)}, s: ledgertest.NewReplay(keys)}
 	if _, err := read(dir, func(l line) error {
 		r.take(l)
 		return nil
@@ -176,7 +176,7 @@ func (h *History) Keeps(version int64, room allocator.Room, seg allocator.Segmen
 
 // replay is a history that is being read.
 type replay struct {
-	reader  *record.Reader
+	keys    record.Keys
 	h       *History
 	s       *ledgertest.Replay
 	pending []line // changes that are not yet confirmed to be of this life
@@ -249,7 +249,7 @@ func (r *replay) dropDoubtful(revision int64) {
 	}
 	for _, l := range r.pending[len(kept):] {
 		for _, k := range l.KVs {
-			if e, err := r.reader.Entry(k.ledger()); err == nil {
+			if e, err := r.keys.Entry(k.ledger()); err == nil {
 				r.window(k.Revision, e) // a process had it, in one life or the other
 			}
 		}
@@ -288,14 +288,15 @@ func (r *replay) endLife(until time.Time) {
 		}
 	}
 	kvs := r.s.All()
-	identity := r.reader.All().Key + "identity"
+	identity := r.keys.Identity()
 	at := slices.IndexFunc(kvs, func(kv store.KV) bool { return kv.Key == identity })
 	var id record.Identity
 	if at < 0 || record.Decode(kvs[at], &id) != nil {
 		return // there was no cluster yet
 	}
 	etcd := ledgertest.Holding(kvs, r.s.Revision(), id.ClusterID)
-	report, err := verify.Run(context.Background(), r.reader.Cluster(etcd), verify.Options{})
+	cluster := &record.Cluster{Store: etcd, Keys: r.keys, TryTimeout: time.Minute}
+	report, err := verify.Run(context.Background(), cluster, verify.Options{})
 	if err != nil {
 		r.problem("whole", r.s.Revision(), "%v", err)
 	}

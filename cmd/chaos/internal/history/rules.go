@@ -13,7 +13,7 @@ import (
 func (r *replay) load(l line) {
 	var kvs []store.KV
 	for _, k := range l.KVs {
-		e, err := r.reader.Entry(k.ledger())
+		e, err := r.keys.Entry(k.ledger())
 		if err != nil {
 			r.problem("values", k.Revision, "%v", err)
 			continue
@@ -42,7 +42,7 @@ func (r *replay) gap(l line) {
 	r.load(l)
 	now := r.s.Before()
 	for _, kv := range were {
-		if e, err := r.reader.Entry(kv); err == nil && e.Mark != nil && now.Mark(e.Room, e.Tag).Next < e.Mark.Next {
+		if e, err := r.keys.Entry(kv); err == nil && e.Mark != nil && now.Mark(e.Room, e.Tag).Next < e.Mark.Next {
 			r.problem("mark fell", l.Revision, "tag %s room %s: next %d, it was %d", e.Tag, e.Room,
 				now.Mark(e.Room, e.Tag).Next, e.Mark.Next)
 		}
@@ -55,7 +55,7 @@ func (r *replay) transaction(at time.Time, kvs []kv) {
 	var writes []rules.Write
 	for _, k := range kvs {
 		revision = max(revision, k.Revision)
-		e, err := r.reader.Entry(k.ledger())
+		e, err := r.keys.Entry(k.ledger())
 		if err != nil {
 			r.problem("values", k.Revision, "%v", err)
 			continue
@@ -63,7 +63,7 @@ func (r *replay) transaction(at time.Time, kvs []kv) {
 		writes = append(writes, rules.Write{KV: k.ledger(), Entry: e})
 	}
 	was := r.s.Before()
-	for _, broken := range rules.Check(r.reader, was, writes) {
+	for _, broken := range rules.Check(r.keys, was, writes) {
 		r.problem(broken.Rule, revision, "%s", broken.Text)
 	}
 	for _, w := range writes {
@@ -92,7 +92,7 @@ func (r *replay) note(at time.Time, was rules.Before, w rules.Write) {
 		r.h.Epochs = append(r.h.Epochs, Epoch{life, at, *w.Entry.Epoch})
 	case "migrations":
 		kv, there := was.Get(w.Key)
-		earlier, err := r.reader.Entry(kv)
+		earlier, err := r.keys.Entry(kv)
 		if w.Migration.State.Ended() && (!there || err == nil && !earlier.Migration.State.Ended()) {
 			r.h.Ended++
 		}
