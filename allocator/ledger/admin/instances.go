@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -125,34 +126,24 @@ func (a *Admin) unforgetful(ctx context.Context) error {
 // NotFound if the instance is not registered, WentBack while leasing is halted, and
 // Conflict.
 func (a *Admin) Forget(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
-	if err := a.Ledger.Attach(ctx); err != nil {
-		return err
+	kv, epoch, err := a.registrationOf(ctx, room, name)
+	if err == nil {
+		err = forgettable(epoch)
 	}
-	key := a.keys.Registration(room, name)
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(key), store.OpGet(a.keys.Epoch()))
+	if err == nil {
+		err = a.unforgetful(ctx)
+	}
 	if err != nil {
 		return err
 	}
-	kv, ok := answer.One(0)
-	if !ok {
-		return allocator.Errorf(allocator.NotFound,
-			"instance %s/%s is not registered; `march instance list` lists those that are", room, name)
-	}
-	epoch, _ := answer.One(1)
-	if err := forgettable(epoch); err != nil {
-		return err
-	}
-	if err := a.unforgetful(ctx); err != nil {
-		return err
-	}
-	answer, err = a.Ledger.Change(ctx, store.Txn{
+	answer, err := a.Ledger.Change(ctx, store.Txn{
 		If: []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
-		Then: []store.Op{{Delete: key}, {Delete: a.keys.Alive(room, name)},
-			a.audit(actor, "forget instance", key, kv.Value, nil)},
+		Then: []store.Op{{Delete: kv.Key}, {Delete: a.keys.Alive(room, name)},
+			a.audit(actor, "forget instance", kv.Key, kv.Value, nil)},
 	})
 	return store.Outcome(answer, err, func() bool { // if the key exists, it is another instance's
-		check, err := a.Ledger.Gets(ctx, store.OpGet(key))
-		return err == nil && len(check.Got[0]) == 0
+		_, _, err := a.registrationOf(ctx, room, name)
+		return allocator.KindOf(err) == allocator.NotFound
 	}, registeredAgain(room, name))
 }
 
@@ -162,9 +153,6 @@ func (a *Admin) Forget(ctx context.Context, room allocator.Room, name allocator.
 // NotFound if the instance is not registered, WentBack while leasing is halted,
 // Conflict and Unavailable.
 func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name allocator.Instance, actor string) error {
-	if err := a.Ledger.Attach(ctx); err != nil {
-		return err
-	}
 	incarnation := "" // which an operator confirms; it writes its registration again under each new epoch
 	return insist(func() error { return a.confirm(ctx, room, name, &incarnation, actor) })
 }
@@ -172,20 +160,15 @@ func (a *Admin) ConfirmInstance(ctx context.Context, room allocator.Room, name a
 // confirm is ConfirmInstance for an incarnation, which it sets if it is empty.
 func (a *Admin) confirm(ctx context.Context, room allocator.Room, name allocator.Instance, incarnation *string,
 	actor string) error {
-	key := a.keys.Registration(room, name)
-	v, kv, epoch, err := a.registrationOf(ctx, key)
-	if err != nil {
-		return err
-	}
-	if v == nil {
-		return allocator.Errorf(allocator.NotFound,
-			"instance %s/%s is not registered; `march instance list` lists those that are", room, name)
-	}
+	kv, epoch, err := a.registrationOf(ctx, room, name)
+	var v record.Registration
 	var e record.Epoch
-	if err := record.Decode(epoch, &e); err != nil {
-		return err
+	if err == nil {
+		err = cmp.Or(record.Decode(kv, &v), record.Decode(epoch, &e))
 	}
 	switch {
+	case err != nil:
+		return err
 	case *incarnation != "" && *incarnation != v.Incarnation:
 		return registeredAgain(room, name)
 	case e.Halted != nil:
@@ -199,14 +182,15 @@ func (a *Admin) confirm(ctx context.Context, room allocator.Room, name allocator
 		return err
 	}
 	*incarnation, v.Unconfirmed = v.Incarnation, false
-	value := record.Encode(v)
+	value := record.Encode(&v)
 	answer, err := a.Ledger.Change(ctx, store.Txn{
 		If:   []store.Cond{store.Unchanged(kv), store.HasValue(epoch.Key, epoch.Value)},
-		Then: []store.Op{store.OpPut(key, value), a.audit(actor, "confirm instance", key, kv.Value, value)},
+		Then: []store.Op{store.OpPut(kv.Key, value), a.audit(actor, "confirm instance", kv.Key, kv.Value, value)},
 	})
 	return store.Outcome(answer, err, func() bool {
-		now, _, _, err := a.registrationOf(ctx, key)
-		return err == nil && now != nil && now.Incarnation == v.Incarnation && !now.Unconfirmed
+		var now record.Registration
+		kv, _, err := a.registrationOf(ctx, room, name)
+		return err == nil && record.Decode(kv, &now) == nil && now.Incarnation == v.Incarnation && !now.Unconfirmed
 	}, registeredAgain(room, name))
 }
 
@@ -215,19 +199,22 @@ func registeredAgain(room allocator.Room, name allocator.Instance) error {
 		"instance %s/%s registered again, or the epoch changed, just now", room, name)
 }
 
-// registrationOf returns a registration, or nil, and the epoch of the same
-// snapshot.
-func (a *Admin) registrationOf(ctx context.Context, key string) (v *record.Registration,
-	kv, epoch store.KV, err error) {
-	answer, err := a.Ledger.Gets(ctx, store.OpGet(key), store.OpGet(a.keys.Epoch()))
+// registrationOf returns the key of an instance's registration, and the epoch of the same snapshot. Its errors are
+// NotFound if the instance is not registered, and Unavailable.
+func (a *Admin) registrationOf(ctx context.Context, room allocator.Room,
+	name allocator.Instance) (kv, epoch store.KV, err error) {
+	if err := a.Ledger.Attach(ctx); err != nil {
+		return kv, epoch, err
+	}
+	answer, err := a.Ledger.Gets(ctx, store.OpGet(a.keys.Registration(room, name)), store.OpGet(a.keys.Epoch()))
 	if err != nil {
-		return nil, kv, epoch, err
+		return kv, epoch, err
 	}
 	epoch, _ = answer.One(1)
-	kv, ok := answer.One(0)
-	if !ok {
-		return nil, kv, epoch, nil
+	kv, there := answer.One(0)
+	if !there {
+		err = allocator.Errorf(allocator.NotFound,
+			"instance %s/%s is not registered; `march instance list` lists those that are", room, name)
 	}
-	v = &record.Registration{}
-	return v, kv, epoch, record.Decode(kv, v)
+	return kv, epoch, err
 }
