@@ -18,8 +18,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.SynchronousQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.LockSupport;
@@ -40,7 +39,7 @@ import javax.net.ssl.TrustManagerFactory;
 public final class MarchClient implements AutoCloseable {
     static final long MOST = 1_000_000_000; // IDs of a lease
     private static final long LOOK = SECOND / 10; // between two looks at the tags in use
-    private static final int LEASES = 16; // ahead that are under way at once
+    static final int REFILLS = 16; // that are under way at once
     private static final Pattern NAME = Pattern.compile("[a-z0-9][a-z0-9._-]{0,62}");
 
     final Builder options;
@@ -48,18 +47,21 @@ public final class MarchClient implements AutoCloseable {
     final long began = now();
     final Map<String, Tag> tags = new ConcurrentHashMap<>();
     final Set<Tag> used = ConcurrentHashMap.newKeySet(); // those to look after
-    final ExecutorService threads = new ThreadPoolExecutor(0, 1 + LEASES, 60, TimeUnit.SECONDS,
-        new SynchronousQueue<>(), work -> {
-            Thread thread = new Thread(work, "march");
-            thread.setDaemon(true);
-            return thread;
-        }, new ThreadPoolExecutor.DiscardPolicy()); // the next look has it again
+    final ThreadPoolExecutor refills = new ThreadPoolExecutor(REFILLS, REFILLS, 60, TimeUnit.SECONDS,
+        new LinkedBlockingQueue<>(), MarchClient::thread);
     volatile Part newest = new Part(0, 0, 0, 0); // the own room's part of the newest layout that an answer named
 
     private MarchClient(Builder options, SSLContext tls) {
         this.options = options;
         rooms = new Rooms(options.addresses, options.fallback, options.timeout, options.tokenFile, tls);
-        threads.execute(this::look);
+        refills.allowCoreThreadTimeOut(true);
+        thread(this::look).start();
+    }
+
+    private static Thread thread(Runnable work) {
+        Thread thread = new Thread(work, "march");
+        thread.setDaemon(true);
+        return thread;
     }
 
     /** Returns a builder of a client of one room. Addresses are URLs of the room's instances, http://HOST:PORT. */
@@ -90,7 +92,7 @@ public final class MarchClient implements AutoCloseable {
     public void close() {
         rooms.closed = true;
         used.forEach(Tag::close);
-        threads.shutdown();
+        refills.shutdown();
     }
 
     /** Looks after the tags in use. */

@@ -47,6 +47,7 @@ final class Rooms {
     final Map<String, Long> failed = Collections.synchronizedMap(new LinkedHashMap<>()); // when each address did last
     final Map<String, Long> lagging = new ConcurrentHashMap<>(); // when one last lagged behind the newest layout
     final List<String> fallback;
+    final long longest; // that a lease may take
     volatile boolean closed;
     private final HttpClient http;
     private final Duration timeout;
@@ -66,6 +67,7 @@ final class Rooms {
         http = (tls == null ? builder : builder.sslContext(tls)).build();
         this.fallback = fallback;
         this.timeout = timeout;
+        longest = PATIENCE + (TRIES + 1) * timeout.toNanos();
         this.tokenFile = tokenFile;
     }
 

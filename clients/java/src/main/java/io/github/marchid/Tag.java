@@ -39,6 +39,7 @@ public final class Tag {
     private boolean timed; // the tag is time-ordered
     private Window window; // the last one
     private long target; // of IDs of a lease
+    private boolean queued; // to be leased ahead
     private Thread leaser; // of the lease under way, if there is one,
     private long asked; // and its IDs
     private long ttl; // of leases, in ns; 0 before the first
@@ -110,7 +111,7 @@ public final class Tag {
         long at;
         Run run;
         synchronized (this) {
-            has(0, null);
+            has(0, null, 0);
             at = System.currentTimeMillis(); // after the one of each ID before
             run = window != null && now() < window.until ? window.take(n, at) : null;
         }
@@ -171,8 +172,9 @@ public final class Tag {
         lookedAt = at;
         unchecked = at - fastAt < SECOND && head.until > at + SECOND ? 63 : 0; // the next look is long before the end
         if (at - used < (ttl > 0 ? ttl : UNKNOWN)) {
-            if (needsMore()) {
-                client.threads.execute(() -> lease(0));
+            if (!queued && needsMore()) {
+                client.refills.execute(() -> lease(0));
+                queued = true;
             }
         } else if (count() == 0) {
             timed = false; // the next call leases, and has the tag looked after again
@@ -191,13 +193,14 @@ public final class Tag {
 
     /** Takes n IDs, unless runs is null, as soon as they are held. Of a time-ordered tag a room issues, too. */
     private void await(long n, List<Run> runs) {
-        for (long missing = has(n, runs); missing > 0; missing = has(n, runs)) {
+        long giveUp = now() + rooms.longest;
+        for (long missing = has(n, runs, giveUp); missing > 0; missing = has(n, runs, giveUp)) {
             lease(missing);
         }
     }
 
     /** Takes n IDs if they are held, after the lease that is under way; or returns how many the caller is to lease. */
-    private synchronized long has(long n, List<Run> runs) {
+    private synchronized long has(long n, List<Run> runs, long giveUp) {
         for (int tries = 0; !rooms.closed;) {
             used = now();
             drop(s -> false);
@@ -212,6 +215,9 @@ public final class Tag {
                 pause(0);
             } else if (failed != null && used < retryAt) {
                 throw failed.again(failed.getMessage());
+            } else if (used >= giveUp) {
+                throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": no IDs within "
+                    + rooms.longest / SECOND + " s", null);
             } else {
                 return Math.min(Math.max(missing, target), MOST);
             }
@@ -260,6 +266,7 @@ public final class Tag {
 
     /** Begins to lease n IDs, or those to lease ahead if it is 0, unless a lease is under way. */
     private synchronized boolean begins(long n) {
+        queued &= n > 0;
         if (leaser != null || n == 0 && !needsMore()) {
             return false;
         }

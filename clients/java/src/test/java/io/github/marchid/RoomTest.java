@@ -126,6 +126,8 @@ public final class RoomTest {
         run(only, "hosts", RoomTest::hosts);
         run(only, "interrupted", RoomTest::interrupted);
         run(only, "lags", RoomTest::lags);
+        run(only, "many", RoomTest::many);
+        run(only, "few", RoomTest::few);
         System.out.println("ok, with a room of the test's");
     }
 
@@ -527,6 +529,49 @@ public final class RoomTest {
             MarchClient ids = MarchClient.builder(room.url).fallback(other.url).build()) {
             ids.rooms.lagging.put(room.url, Rooms.now());
             is(room.url, ids.rooms.ask("/", "{\"count\":\"1\"}", Rooms.PATIENCE, answer -> 0).url());
+        }
+    }
+
+    /** All tags that need it are leased ahead at a look, some at once, and each one once. */
+    private static void many(Room room) throws Exception {
+        try (MarchClient ids = MarchClient.builder(room.url).timeout(Duration.ofSeconds(20)).steps(1, 1).build()) {
+            List<Tag> tags = new ArrayList<>();
+            for (int k = 0; k < 40; k++) {
+                tags.add(ids.tag("tag" + k));
+                tags.get(k).warm();
+            }
+            AtomicInteger under = new AtomicInteger();
+            CountDownLatch full = new CountDownLatch(MarchClient.REFILLS);
+            CountDownLatch go = new CountDownLatch(1);
+            room.answers = (x, body) -> {
+                is(true, under.incrementAndGet() <= MarchClient.REFILLS);
+                full.countDown();
+                go.await();
+                under.decrementAndGet();
+                room.lease(x, body);
+            };
+            tags.forEach(Tag::next);
+            full.await();
+            await("all wait", () -> ids.refills.getQueue().size() == tags.size() - MarchClient.REFILLS);
+            Thread.sleep(300); // for some looks
+            is(tags.size() - MarchClient.REFILLS, ids.refills.getQueue().size());
+            FutureTask<Long> one = new FutureTask<>(ids.tag("waiting")::next); // before those that only wait
+            room.answers = room::lease;
+            start(one);
+            one.get(30, TimeUnit.SECONDS);
+            go.countDown();
+            await("all are leased ahead", () -> tags.stream().allMatch(tag -> tag.held() > 0));
+        }
+    }
+
+    /** A call ends where rooms lease too few IDs each time. */
+    private static void few(Room room) throws Exception {
+        room.answers = (x, body) -> Room.say(x, 200, "{\"segment\":{" + PART
+            + ",\"first\":\"1\",\"count\":\"1\"},\"ttl\":\"60s\",\"limit\":\"0\",\"serves\":{" + PART + "}}");
+        try (MarchClient ids = MarchClient.builder(room.url).timeout(Duration.ofMillis(500)).build()) {
+            FutureTask<Kind> many = new FutureTask<>(() -> kind(() -> ids.tag("order").nextN(1_000_000)));
+            start(many);
+            is(Kind.UNAVAILABLE, many.get(30, TimeUnit.SECONDS));
         }
     }
 
