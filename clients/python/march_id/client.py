@@ -90,7 +90,9 @@ class Client:
         try:
             while not self._rooms.closed:
                 for tag in list(self._used):
-                    if tag._tend() and len(refills) < REFILLS:  # or else at the next look
+                    if tag._tend():
+                        while len(refills) >= REFILLS:
+                            time.sleep(0.01)
                         refills.add(tag)
                         _thread.start_new_thread(tag._lease, (0, refills))
                 time.sleep(LOOK)

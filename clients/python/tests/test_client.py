@@ -369,6 +369,18 @@ class Clients(unittest.TestCase):
             self.assertGreater(self.ids.next("order"), 0)
             hang.set()
 
+    def test_many_tags(self) -> None:
+        """All tags that need it are leased ahead at a look, not as many as may be under way at once."""
+        tags = [self.ids.tag(f"tag{k}") for k in range(3 * client.REFILLS)]
+        self.ids._keepers[os.getpid()] = 0  # so that there is one look
+        for tag in tags:
+            tag.next_n(10)
+        self.ids._keepers.clear()
+        with mock.patch.object(client, "LOOK", 1000):
+            threading.Thread(target=self.ids._look, daemon=True).start()
+            while any(tag.held < 1000 for tag in tags):
+                time.sleep(0.01)
+
     def test_lagging(self) -> None:
         """An instance that lags behind is asked after the room's others, but before those of other rooms."""
         asked: List[str] = []
