@@ -13,7 +13,7 @@ const MOST = 1_000_000_000; // IDs of a lease
 const BATCH = 1000; // time-ordered IDs that a room issues at once
 const AHEAD = 10_000; // ms by which the clock may be ahead of a room's
 const SEEK = 10_000; // ms until the next try where no worker was free, or what was leased is to be replaced already
-const LEASES = 16; // ahead that are under way at once
+const REFILLS = 16; // that are under way at once
 const UNKNOWN = 60_000; // ms for which a name is in use of which a room has leased nothing
 const NAME = "[a-z0-9][a-z0-9._-]{0,62}";
 
@@ -33,10 +33,26 @@ export class Client {
         `allowed: 1 <= minStep <= maxStep <= ${MOST}, reserve >= 1000, timeout > 0 (both in ms)`);
     }
     // What all tags share. newest is the own room's part of the newest layout that an answer named; tags are by name,
-    // used those to look after.
-    this.#c = { reserve, minStep, maxStep, began: now(), newest: new Part(), tags: new Map(), used: new Set(), ahead: 0,
-      rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }) };
-    this.#timer = setInterval(() => this.#c.used.forEach((tag) => tag._tend()), LOOK).unref();
+    // used those to look after, needy those to lease ahead, as soon as fewer than REFILLS are under way.
+    this.#c = { reserve, minStep, maxStep, began: now(), newest: new Part(), tags: new Map(), used: new Set(),
+      needy: new Set(), refills: 0, rooms: new Rooms(addresses, fallback, { timeout, tokenFile, ca, cert, key }) };
+    this.#timer = setInterval(() => {
+      for (const tag of this.#c.used) if (tag._tend()) this.#c.needy.add(tag);
+      this.#refill();
+    }, LOOK).unref();
+  }
+
+  #refill() {
+    for (const tag of this.#c.needy) {
+      if (this.#c.refills >= REFILLS) return; // or else when one ends
+      this.#c.needy.delete(tag);
+      if (!tag._tend()) continue;
+      this.#c.refills++;
+      tag._refill().finally(() => {
+        this.#c.refills--;
+        this.#refill();
+      });
+    }
   }
 
   /** tag returns a handle to a tag. It asks no room. */
@@ -178,33 +194,37 @@ export class Tag {
     this.#drop(() => true);
   }
 
-  /** _tend drops what has ended, and leases ahead while the tag is in use. */
+  /** _refill leases ahead, and returns when it has ended. */
+  _refill() {
+    return this.#lease(this.#target);
+  }
+
+  /** _tend drops what has ended. It returns whether to lease ahead: the tag is in use, and needs it. */
   _tend() {
     const [at, issued] = [now(), this.#leased - this.held];
     if (issued !== this.#looked) [this.#looked, this.#used] = [issued, at];
     this.#drop();
-    if (at - this.#used >= (this.#ttl || UNKNOWN)) {
-      if (this.held > 0) return; // let it end
+    if (at - this.#used < (this.#ttl || UNKNOWN)) return this.#needy;
+    if (this.held === 0) {
       [this.#timed, this.#failed] = [false, undefined]; // the next call leases, and has the tag looked after again
       this.#c.used.delete(this);
       if (this.#c.tags.get(this.name) === this) this.#c.tags.delete(this.name);
-    } else if (this.#ttl > 0 && at >= this.#retryAt && !this.#leasing && this.#needy && this.#c.ahead < LEASES) {
-      this.#c.ahead++; // or else at the next look
-      this.#lease(this.#target);
-      this.#leasing.finally(() => this.#c.ahead--);
     }
+    return false;
   }
 
   /** #when runs what takes IDs, as soon as n are held. Of a time-ordered tag none need be: a room issues, too. */
   async #when(n, take) {
-    for (this.#c.used.add(this);;) {
+    const { rooms, used } = this.#c;
+    used.add(this);
+    for (const giveUp = now() + rooms.longest;;) {
       const at = this.#used = now();
-      if (this.#c.rooms.closed) throw new MarchError("closed", "the client was closed");
+      if (rooms.closed) throw new MarchError("closed", "the client was closed");
       this.#drop();
       if (this.#timed || this.held >= n) return take();
       if (this.#failed && at < this.#retryAt) throw this.#failed;
-      this.#lease(Math.max(n - this.held, this.#target));
-      await this.#leasing;
+      if (at >= giveUp) throw new MarchError("unavailable", `tag ${this.name}: no IDs within ${rooms.longest} ms`);
+      await this.#lease(Math.max(n - this.held, this.#target));
     }
   }
 
@@ -222,15 +242,16 @@ export class Tag {
     return s.due <= now() || this.#c.newest.outdates(s.part);
   }
 
-  /** #needy reports whether to lease now, if rooms can. */
+  /** #needy reports whether to lease ahead now. */
   get #needy() {
+    if (this.#ttl === 0 || this.#leasing || now() < this.#retryAt) return false;
     if (this.#timed) return !this.#window || this.#old(this.#window);
     return this.held < this.#target || now() >= this.#replaceAt && this.#segments.some((s) => this.#old(s));
   }
 
-  /** #lease begins to lease n IDs or more, or a window, if no lease is under way. While leases fail each is one try. */
+  /** #lease returns the end of the lease under way, or of one of n IDs or a window. While leases fail each is one try. */
   #lease(n) {
-    this.#leasing ??= this.#ask(Math.min(n, MOST)).catch((error) => {
+    return this.#leasing ??= this.#ask(Math.min(n, MOST)).catch((error) => {
       this.#fail(error instanceof MarchError ? error : new MarchError("internal",
         `tag ${this.name}: an answer makes no sense: ${error.message}`, 1000, { cause: error }));
     }).finally(() => {

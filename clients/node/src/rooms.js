@@ -102,6 +102,7 @@ export class Rooms {
     this.failed = new Map(all.map((url) => [url, -AVOID])); // when each address failed last,
     this.lagging = new Map(this.failed); // and when it lagged behind the newest layout
     this.closed = false;
+    this.longest = PATIENCE + (TRIES + 1) * options.timeout; // that a lease may take
     this.fallback = fallback;
     this.#options = options;
   }

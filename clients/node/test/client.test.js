@@ -15,7 +15,7 @@ import { MarchError, Rooms, errorOf, now, together } from "../src/rooms.js";
  * Of a time-ordered tag it issues up to most at once, if faults has no reason why not. */
 function withRoom(name, run) {
   test(name, async () => {
-    const room = { last: 0, changes: {}, most: 0, faults: [], asks: [], held: [], takes: 0 };
+    const room = { last: 0, changes: {}, most: 0, faults: [], asks: [], held: [], takes: 0, under: 0, atOnce: 0 };
     const answer = (path, count, window) => {
       const part = { version: "1", boundary: "1", range: { lower: "0", upper: "1" } };
       const issues = path.endsWith("/next");
@@ -33,7 +33,9 @@ function withRoom(name, run) {
       let body = "";
       for await (const chunk of request) body += chunk;
       const said = answer(request.url, Number(JSON.parse(body || "{}").count), JSON.parse(body || "{}").window);
+      room.atOnce = Math.max(room.atOnce, ++room.under);
       await sleep(room.takes);
+      room.under--;
       response.writeHead(said.reason ? 503 : 200).end(JSON.stringify(said));
     });
     await new Promise((listens) => server.listen(0, "127.0.0.1", listens));
@@ -224,6 +226,33 @@ withRoom("a room that lags behind leases what callers need at once", async (_, r
   }
   assert.ok(performance.now() - began < 40_000);
   ids.close();
+});
+
+withRoom("all tags that need it are leased ahead at a look", async (_, room, port) => {
+  const interval = globalThis.setInterval;
+  let look;
+  globalThis.setInterval = (run) => {
+    look = run;
+    return interval(() => {}, 1e9);
+  };
+  const ids = new Client({ addresses: [`http://127.0.0.1:${port}`] });
+  globalThis.setInterval = interval;
+  const tags = Array.from({ length: 100 }, (_, k) => ids.tag(`tag${k}`));
+  for (const tag of tags) await tag.nextN(10);
+  room.takes = 20;
+  look();
+  for (let k = 0; k < 3000 && tags.some((tag) => tag.held < 1000); k++) await sleep(10);
+  assert.equal(room.held.length, 200);
+  assert.ok(room.atOnce <= 16, `${room.atOnce} leases at once`);
+  ids.close();
+});
+
+withRoom("a call ends, whatever rooms lease", async (ids, room) => {
+  room.changes = { segment: { version: "1", boundary: "1", range: { upper: "1" }, first: "1", count: "1" } };
+  const call = ids.tag("order").nextN(1_000_000);
+  await sleep(50);
+  later(12_000);
+  await assert.rejects(call, { kind: "unavailable", message: /no IDs within/ });
 });
 
 withRoom("a room that lags behind is asked before those of fallback", async (_, room, port) => {
