@@ -1,7 +1,6 @@
 package io.github.marchid;
 
 import java.time.Duration;
-import java.util.List;
 import java.util.Locale;
 
 /** An error of March. Its kind says what a caller can do about it. */
@@ -10,6 +9,16 @@ public final class MarchException extends RuntimeException {
 
     /** What a caller can do about an error. */
     public enum Kind {
+        // Another instance may succeed. Of the failures of several the first of these is the call's.
+        /** No room has IDs now, and none are held: try again. */
+        UNAVAILABLE,
+        /** A limit of the server is reached: try again. */
+        TOO_MANY,
+        /** Leasing is halted: try again. */
+        WENT_BACK,
+        /** The room has no range: try again. */
+        NO_RANGE,
+        // Every instance would answer the same.
         /** A defect. */
         INTERNAL,
         /** The request can never succeed as it is. */
@@ -25,15 +34,11 @@ public final class MarchException extends RuntimeException {
         /** No valid token or certificate. */
         UNAUTHENTICATED,
         /** The client was closed. */
-        CLOSED,
-        /** No room has IDs now, and none are held: try again. */
-        UNAVAILABLE,
-        /** A limit of the server is reached: try again. */
-        TOO_MANY,
-        /** Leasing is halted: try again. */
-        WENT_BACK,
-        /** The room has no range: try again. */
-        NO_RANGE;
+        CLOSED;
+
+        boolean temporary() {
+            return compareTo(NO_RANGE) <= 0;
+        }
 
         static Kind of(String reason, int status) {
             for (Kind kind : values()) {
@@ -49,12 +54,9 @@ public final class MarchException extends RuntimeException {
                 case 408, 499, 502, 503, 504 -> UNAVAILABLE;
                 default -> INTERNAL;
             };
-            return reason == null || reason.isEmpty() || ELSEWHERE.contains(kind) ? kind : INTERNAL;
+            return reason == null || reason.isEmpty() || kind.temporary() ? kind : INTERNAL;
         }
     }
-
-    /** Errors after which another instance may succeed. Of the failures of several the first is the call's. */
-    static final List<Kind> ELSEWHERE = List.of(Kind.UNAVAILABLE, Kind.TOO_MANY, Kind.WENT_BACK, Kind.NO_RANGE);
 
     private final Kind kind;
     long retryAfter = 1_000_000_000; // ns
@@ -73,7 +75,7 @@ public final class MarchException extends RuntimeException {
 
     /** Whether another try may succeed: no room has IDs, or may give any, at the moment. */
     public boolean temporary() {
-        return ELSEWHERE.contains(kind);
+        return kind.temporary();
     }
 
     /** How long to wait before another try. */

@@ -1,7 +1,5 @@
 package io.github.marchid;
 
-import static io.github.marchid.MarchException.ELSEWHERE;
-
 import io.github.marchid.MarchException.Kind;
 import java.io.IOException;
 import java.net.URI;
@@ -117,8 +115,7 @@ final class Rooms {
 
     /** The error of a call after the failures of several instances. */
     static MarchException together(List<MarchException> failures) {
-        MarchException first = Collections.min(failures, Comparator.comparingInt(
-            e -> ELSEWHERE.contains(e.kind()) ? ELSEWHERE.indexOf(e.kind()) : ELSEWHERE.size()));
+        MarchException first = Collections.min(failures, Comparator.comparing(MarchException::kind));
         MarchException all =
             first.again(failures.stream().map(Throwable::getMessage).collect(Collectors.joining("; ")));
         all.noWindow = failures.stream().anyMatch(e -> e.noWindow);

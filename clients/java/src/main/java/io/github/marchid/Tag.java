@@ -211,13 +211,13 @@ public final class Tag {
                 } else if (++tries % 10 == 0) { // others were faster; tend may be waiting
                     pause(1);
                 }
-            } else if (leaser != null) {
-                pause(0);
-            } else if (failed != null && used < retryAt) {
+            } else if (leaser == null && failed != null && used < retryAt) {
                 throw failed.again(failed.getMessage());
             } else if (used >= giveUp) {
                 throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": no IDs within "
                     + rooms.longest / SECOND + " s", null);
+            } else if (leaser != null) {
+                pause(0);
             } else {
                 return Math.min(Math.max(missing, target), MOST);
             }
