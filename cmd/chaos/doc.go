@@ -24,6 +24,9 @@
 // run can mount such a disk as root on Linux, with loop devices. On other machines the log says
 // that the run has no faults of the disk.
 //
+// Two tags have a strict order, one in each room and one over all rooms, with a tenure shorter than the
+// pauses of instances. Instances pass calls for these on to each other directly: no fault hits that way alone.
+//
 // Callers take IDs in each way that March has, by single calls, batches, contiguous ones, of several tags at
 // once, by streams, by the Go client with segments and windows that it was lent, and at the doors for Redis,
 // Leaf, TinyId and CosId, of tags with periods, with plain and with opaque texts, which they compare. Clients of CosId

@@ -46,9 +46,13 @@ var (
 	}
 	// others are asked for at a lower rate, and no promise of times is measured of them.
 	others = map[allocator.Tag]*marchv1.Tag{
-		"day":        {Period: &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 10}},
-		"invoice":    {Format: ptr("prefix(INV-) | radix62(11)")},
-		"secret":     {Format: ptr("opaque(" + keyName + ", 10^18) | decimal(18)")},
+		"day":     {Period: &marchv1.Period{Unit: marchv1.PeriodUnit_PERIOD_UNIT_DAY, Digits: 10}},
+		"invoice": {Format: ptr("prefix(INV-) | radix62(11)")},
+		"secret":  {Format: ptr("opaque(" + keyName + ", 10^18) | decimal(18)")},
+		// The least hold: an instance that is stopped for some seconds outlives its tenure.
+		"serial": {StrictOrder: marchv1.StrictOrder_STRICT_ORDER_ROOM, TenureHold: durationpb.New(time.Second)},
+		"global": {StrictOrder: marchv1.StrictOrder_STRICT_ORDER_CLUSTER, TenureHold: durationpb.New(time.Second),
+			Home: "a"},
 		traffic.Door: {},
 	}
 )

@@ -75,10 +75,7 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 		name = string(room) + "." + id
 	}
 	s.more = []string{"--tls-cert", filepath.Join(c.certs(), name+".pem"), "--tls-key",
-		filepath.Join(c.certs(), name+"-key.pem"), "--tls-client-ca", c.CA()}
-	if room == "" {
-		s.more = append(s.more, "--tls-ca", c.CA())
-	}
+		filepath.Join(c.certs(), name+"-key.pem"), "--tls-client-ca", c.CA(), "--tls-ca", c.CA()}
 	s.keeper = newKeeper(proc.New(c.logs(), name), c.Events, s.command)
 	link := func(target string) (*proxy.Link, string, error) {
 		l := proxy.New(target)

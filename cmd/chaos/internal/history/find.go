@@ -15,10 +15,13 @@ type Finder struct {
 }
 
 // Finder returns a finder for the segments of an owner; of all instances of the room if
-// Instance is empty.
+// Instance is empty, and of all rooms if Room is.
 func (s *Segments) Finder(o Owner) *Finder {
 	f := &Finder{lines: s.owners[o]}
-	if o.Instance == "" {
+	switch {
+	case o.Room == "":
+		f.lines = s.tags[o.Tag]
+	case o.Instance == "":
 		f.lines = s.rooms[o]
 	}
 	most := int64(-1)

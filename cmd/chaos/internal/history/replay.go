@@ -24,9 +24,10 @@ type History struct {
 	Windows  []Window                        // of workers, as written, in order
 	Strict   map[allocator.Tag]bool          // tags that had strict_retract in every version seen
 	Times    map[allocator.Tag]timeid.Layout // tags of time-ordered IDs
-	Ended    int                             // migrations that ended, done or aborted
-	Problems []Problem                       // rules that were broken
-	More     int                             // besides those
+	Ordered  map[allocator.Tag]record.StrictOrder
+	Ended    int       // migrations that ended, done or aborted
+	Problems []Problem // rules that were broken
+	More     int       // besides those
 }
 
 // Life is the time from an etcd's beginning, or its restore, to the next restore.
@@ -131,7 +132,8 @@ func Read(dir, cluster string) (*History, error) {
 		return nil, err
 	}
 	r := &replay{keys: keys, h: &History{Strict: make(map[allocator.Tag]bool),
-		Times: make(map[allocator.Tag]timeid.Layout)}, s: ledgertest.NewReplay(keys)}
+		Times:   make(map[allocator.Tag]timeid.Layout),
+		Ordered: make(map[allocator.Tag]record.StrictOrder)}, s: ledgertest.NewReplay(keys)}
 	if _, err := read(dir, func(l line) error {
 		r.take(l)
 		return nil
@@ -185,7 +187,7 @@ type replay struct {
 
 func (r *replay) life() *Life { return &r.h.Lives[len(r.h.Lives)-1] }
 
-// settings notes whether a tag is strict, and the layout of a tag of time-ordered IDs.
+// settings notes whether a tag is strict, or ordered, and the layout of a tag of time-ordered IDs.
 func (r *replay) settings(e record.Entry) {
 	if e.Stored != nil && e.Stored.Time != nil {
 		r.h.Times[e.Tag] = e.Stored.Time.Layout()
@@ -193,6 +195,9 @@ func (r *replay) settings(e record.Entry) {
 	if e.Stored != nil {
 		was, seen := r.h.Strict[e.Tag]
 		r.h.Strict[e.Tag] = e.Stored.StrictRetract && (was || !seen)
+		if order := e.Stored.StrictOrder; order != "" {
+			r.h.Ordered[e.Tag] = order
+		}
 	}
 }
 

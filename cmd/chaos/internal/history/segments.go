@@ -28,6 +28,7 @@ type Segments struct {
 
 	owners map[Owner][]*Line // the leases of each, by first ID
 	rooms  map[Owner][]*Line // the same for all instances of a room; Instance is empty
+	tags   map[allocator.Tag][]*Line
 }
 
 func (s *Segments) problem(format string, args ...any) {
@@ -87,15 +88,15 @@ func Match(lines []Line, h *History) *Segments {
 	for _, list := range s.owners {
 		sortByFirst(list)
 	}
-	tags := make(map[allocator.Tag][]*Line)
+	s.tags = make(map[allocator.Tag][]*Line)
 	for _, room := range slices.SortedFunc(maps.Keys(s.rooms), func(a, b Owner) int {
 		return strings.Compare(a.String(), b.String())
 	}) {
 		sortByFirst(s.rooms[room])
-		tags[room.Tag] = append(tags[room.Tag], s.rooms[room]...)
+		s.tags[room.Tag] = append(s.tags[room.Tag], s.rooms[room]...)
 	}
-	for _, tag := range slices.Sorted(maps.Keys(tags)) {
-		s.disjoint(tags[tag])
+	for _, tag := range slices.Sorted(maps.Keys(s.tags)) {
+		s.disjoint(s.tags[tag])
 	}
 	return s
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/cmd/chaos/internal/history"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
@@ -136,13 +137,21 @@ func (p *pass) take(i runlog.Answer) error {
 		return p.times.take(i, l)
 	}
 	owner := history.Owner{Room: i.Room, Instance: i.Instance, Tag: i.Tag}
+	order := p.history.Ordered[i.Tag]
+	if order != "" { // any instance, of the room or of all, may have issued it
+		p.r.Ordered++
+		owner.Instance = ""
+		if order == record.OrderCluster {
+			owner.Room = ""
+		}
+	}
 	finder := p.finders[owner]
 	if finder == nil {
 		finder = p.segments.Finder(owner)
 		p.finders[owner] = finder
 	}
 	version := int64(0) // IDs must not be of layouts before it
-	if s := p.served[history.Owner{Room: i.Room, Instance: i.Instance}]; s != nil {
+	if s := p.served[history.Owner{Room: i.Room, Instance: i.Instance}]; s != nil && order == "" {
 		version = s.at(i.Sent)
 	}
 	ids := int64(0)
@@ -150,7 +159,7 @@ func (p *pass) take(i runlog.Answer) error {
 		ids += run.Count
 		p.find(owner, finder, run, version, i)
 	}
-	if i.Instance != "" {
+	if i.Instance != "" || order != "" {
 		p.grow(owner, i)
 	}
 	p.count(i, ids)
@@ -201,7 +210,7 @@ func (p *pass) stale(i runlog.Answer, line *history.Line) bool {
 // stamp is the format of times.
 const stamp = "15:04:05.000"
 
-// grow checks that IDs of an instance grow.
+// grow checks that IDs of an instance grow, and those of a tag with a strict order, of whichever instance they are.
 func (p *pass) grow(owner history.Owner, i runlog.Answer) {
 	g := p.growths[owner]
 	if g == nil {

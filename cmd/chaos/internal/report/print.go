@@ -21,6 +21,7 @@ func (r *Report) Print(out io.Writer) error {
 	row("segments", "%d, %d of their IDs were not issued, %d were skipped", r.Segments, r.Unissued, r.Skipped)
 	row("time-ordered IDs",
 		"%d, in %d windows, %d of windows that may be in gaps", r.TimeIDs, r.Windows, r.UnseenWindows.Count)
+	row("ordered calls", "%d", r.Ordered)
 	row("machine IDs", "%d times", r.Machines)
 	row("layouts", "%d, %d migrations", r.Layouts, r.Migrations)
 	total := 0

@@ -9,7 +9,8 @@
 //     has a residue of the room's range under the layout of its lease. No caller has it
 //     before the lease.
 //   - IDs of one instance grow, per tag: an ID that was asked for after another had come
-//     is higher.
+//     is higher. Of a tag with a strict order those of all instances of a room do, or of all
+//     rooms: an ID is larger than each that was answered before its call began.
 //   - After an instance has reported a layout, it answers no call that is sent later
 //     with an ID of an older segment that this layout does not keep. A retract relies on
 //     that.
@@ -57,6 +58,7 @@ type Report struct {
 	Answers  int64 `json:"answers"`
 	Segments int   `json:"segments"` // that instances leased
 	TimeIDs  int64 `json:"time_ids"` // time-ordered ones that callers got
+	Ordered  int64 `json:"ordered"`  // answers of tags with a strict order
 	Windows  int   `json:"windows"`  // of workers, without renewals
 
 	Machines   int            `json:"machines"` // machine IDs that clients of CosId had

@@ -75,6 +75,9 @@ func (c *check) weak() {
 	if len(r.Run.Times) > 0 && r.TimeIDs == 0 {
 		weak("no time-ordered IDs")
 	}
+	if len(c.history.Ordered) > 0 && r.Ordered == 0 {
+		weak("no answers of tags with a strict order")
+	}
 	if unseen := r.UnseenWindows.Count; unseen*20 > r.TimeIDs {
 		weak("%d of %d time-ordered IDs are of windows that may be in gaps of etcd's history", unseen, r.TimeIDs)
 	}
