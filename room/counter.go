@@ -122,7 +122,6 @@ func (c *counter) update(m *tags, settings record.TagSettings) (keeps bool, err 
 	}
 	space := m.spaceOf(settings)
 	if c.skew.Swap(settings.MaxSkew) != settings.MaxSkew { // what the other bound demanded may never come
-		c.least.Store(0)
 		c.Unskip(space.start)
 	}
 	c.Skip(max(settings.Skip, settings.Skips[m.cfg.Room]))
