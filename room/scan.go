@@ -18,8 +18,8 @@ import (
 // that runs every second, visits all of them.
 //
 // With at most fewTags the values of the scan are current. With more they are
-// those of the last round, 30 s old at most; only the number of issued IDs is
-// always current (Server.issued).
+// those of the last round, a second old for each fewTags; only the number of
+// issued IDs is always current (Server.issued).
 type scan struct {
 	sync.Mutex
 	last  round  // the last complete round
@@ -36,8 +36,8 @@ type walk struct {
 
 const (
 	scanEvery = 100 * time.Millisecond
-	// fewTags tags are visited in a second, and as many in each further one up to thirty. A million are visited in
-	// thirty, too: a visit takes some 3 µs, mostly of waiting for memory, and so they take a tenth of a processor.
+	// fewTags tags are visited in a second, however many there are. A visit takes some 3 µs, mostly of waiting for
+	// memory, so the visits take 3% of a processor. Callers notice a tenth.
 	fewTags = 10_000
 	// scanStep is how many tags are visited under the lock at once.
 	scanStep = 64
@@ -232,8 +232,7 @@ func (m *tags) sweep(ctx context.Context) error {
 	var w walk
 	return every(ctx, scanEvery, func() {
 		counters, timed := m.memory.size()
-		n := counters + timed
-		n = max(min(n, fewTags)/10, n/300) + 1
+		n := min(counters+timed, fewTags)/10 + 1
 		// Ten thousand tags at once would hold a processor for 10 ms, which callers notice: page by page they do not.
 		pause := scanEvery / time.Duration(2*(n/scanStep+1))
 		m.visit(ctx, &w, n, pause, func(found tagged) {
