@@ -376,7 +376,8 @@ func memoryOf(s journal.State) (record.Memory, error) {
 func (m *memory) begin(ctx context.Context, dir string) error {
 	m.mu.marks, m.mu.steps, m.mu.windows = make(ownMarks), make(map[allocator.Tag]int64), make(ownWindows)
 	m.incarnations = []string{m.incarnation}
-	m.ledger.with(func() { m.ledger.mu.clock.entering = m.ledger.mu.state.epoch != "" })
+	// A ledger that has met an epoch does not show it while leasing is halted, or its key cannot be read.
+	m.ledger.with(func() { m.ledger.mu.clock.entering = m.ledger.mu.clock.current != "" })
 	if dir == "" {
 		m.startUnconfirmed()
 		return nil
