@@ -156,10 +156,8 @@ func (m *memory) Barred() (Barred, bool) {
 //   - Not known: the instance was left out. It drops what it holds, and compares the end
 //     of its leases of each tag with the marks of all rooms.
 //
-// A mark of a higher layout version than the leases, and of an epoch that the instance
-// was not in, covers the leases if the room began at or above their end in that epoch.
-// Any other mark covers the leases if its next, with the margin that the mark lacks,
-// reaches their end.
+// A mark covers the leases if its next, with the margin that the mark lacks, reaches their end: a room that leased
+// under the epoch lacks none, and goes on above its next; any other one begins at or above a floor that is no lower.
 //
 // If a mark does not cover them, the floor of all rooms may, as it was when the epoch began:
 // the first lease of each room under the epoch lies above it. If that does not either, or if
@@ -394,7 +392,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 		} // otherwise no IDs of it are leased, and the margin does not matter
 	}
 	var raises []raise
-	covered, began, next := true, int64(-1), int64(0)
+	covered, began, next := true, int64(allocator.MaxID), int64(0)
 	for k, room := range s.layout.Ever {
 		r := raise{key: l.keys.Mark(room, tag), cond: store.Absent(l.keys.Mark(room, tag))}
 		counts := none
@@ -406,11 +404,8 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 			}
 			r.cond, counts = store.Unchanged(kvs[0]), r.mark
 		}
-		covers, from := covers(counts, s, own, terms, epochs)
-		covered = covered && covers
-		if from >= 0 && (began < 0 || from < began) {
-			began = from
-		}
+		covered = covered && s.layout.ReachIn(counts, s.margins, terms) >= own.leased
+		began = min(began, beganAfter(counts, own.version, epochs))
 		if r.mark.Next < own.leased {
 			raises = append(raises, r)
 		}
@@ -451,7 +446,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 		m.mu.marks.set(tag, ownMark{next: next, revision: revision, leased: own.leased, version: own.version,
 			total: own.total, sequence: m.mu.sequence})
 	})
-	if began >= 0 && i.alarm != nil {
+	if began < own.leased && i.alarm != nil {
 		i.alarm(Orphan{Tag: tag, Below: own.leased, Began: began})
 	}
 	return true, nil
@@ -499,26 +494,19 @@ type raise struct {
 	cond store.Cond
 }
 
-// covers reports whether the mark m keeps its room from leasing IDs again that an
-// instance leased before a recover that left it out. began is not negative if the room
-// began below the end of these IDs in an epoch that the instance was not in: the room
-// may already have leased them.
-func covers(m record.Mark, s *State, own ownMark, terms record.Numbers, epochs []string) (covers bool, began int64) {
-	began = -1
+// beganAfter returns the least ID from which a room may have leased under a later layout than that of a version, in an
+// epoch that an instance was not in, by its mark: the largest ID if it did not.
+func beganAfter(m record.Mark, version int64, epochs []string) int64 {
+	began := int64(allocator.MaxID)
 	for _, era := range m.Eras {
-		if era.Version > own.version && era.First < own.leased && !slices.Contains(epochs, era.Epoch) &&
-			(began < 0 || era.First < began) {
-			began = era.First
+		if era.Version > version && !slices.Contains(epochs, era.Epoch) {
+			began = min(began, era.First)
+			if era == m.Last() { // the first eras of its epoch may be gone
+				began = min(began, m.Began)
+			}
 		}
 	}
-	unknown := m.Stamp.Epoch != "" && !slices.Contains(epochs, m.Stamp.Epoch)
-	if higher := m.Last().Version > own.version; higher && unknown {
-		if m.Began < own.leased && (began < 0 || m.Began < began) {
-			began = m.Began
-		}
-		return m.Began >= own.leased, began
-	}
-	return s.layout.ReachIn(m, s.margins, terms) >= own.leased, began
+	return began
 }
 
 // wayOut ends the text of a halt that an instance writes. A recover that asks the instance takes

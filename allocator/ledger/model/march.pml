@@ -117,7 +117,6 @@ typedef Store {
 	byte ever;		/* rooms that ever had a range, as bits */
 	byte next[2];		/* the marks; 0: there is none */
 	byte stamp[2];		/* the marks' */
-	byte began[2];		/* the base at which the room began in the mark's epoch */
 	byte registered;	/* instances, as bits */
 	byte writes;		/* etcd's revision, where instances leave, */
 	byte beat		/* and the one that its beat carries */
@@ -183,8 +182,7 @@ typedef Instance {
 	bit retry;		/* the last try was refused */
 	short segment		/* that a committed lease put into the mark */
 #if RUNS
-;	byte told;		/* journal: one above the largest ID that it accepted, */
-	byte toldStamp;		/* and the stamp it was leased under */
+;	byte told;		/* journal: one above the largest ID that it accepted */
 	byte joined;		/* journal: the epochs that it was in, as bits */
 	byte barred;		/* nonce of the halt for which it accepted recover's barrier; 0 from the next epoch on */
 	bit fresh;		/* this incarnation accepted no barrier */
@@ -211,7 +209,7 @@ short issued;			/* the oracle: every ID ever issued, as bits */
 
 #if LATE
 /* A request whose sender gave up. */
-typedef Request { byte by; byte stamp; byte next; byte markStamp; byte base; byte end; short segment }
+typedef Request { byte by; byte stamp; byte next; byte markStamp; byte end; short segment }
 Request late;			/* end 0: none */
 #endif
 
@@ -220,7 +218,6 @@ Request late;			/* end 0: none */
 	to.range[A] = from.range[A]; to.range[B] = from.range[B]; to.ever = from.ever; \
 	to.next[A] = from.next[A]; to.next[B] = from.next[B]; \
 	to.stamp[A] = from.stamp[A]; to.stamp[B] = from.stamp[B]; \
-	to.began[A] = from.began[A]; to.began[B] = from.began[B]; \
 	to.registered = from.registered; to.writes = from.writes; to.beat = from.beat
 
 #if RESTORES || ROLLBACKS
@@ -354,13 +351,7 @@ inline compare(i, known, next0, stamp0) {
 #endif
 
 /* A mark is written here, when leased, and in raise. */
-inline write(i, known, first, after) {
-#if RUNS
-	if
-	:: EPOCH(etcd.stamp[ROOM(i)]) != EPOCH(known) -> etcd.began[ROOM(i)] = first
-	:: else
-	fi;
-#endif
+inline write(i, known, after) {
 #if RESTORES && MARGIN
 	in[i].steps = in[i].steps + 1 + LACKS(ROOM(i));
 	in[i].blind = in[i].blind + 1 + LACKS(ROOM(i));
@@ -440,8 +431,11 @@ inline die(i) {
 #define KNOWN(i, e) LISTED(i, e)
 #endif
 /* Whether the mark of room r keeps the room off all that i accepted. */
-#define COVERS(r, i) (etcd.stamp[r] <= in[i].toldStamp -> REACH(r) >= in[i].told : \
-	(JOINED(i, EPOCH(etcd.stamp[r])) || etcd.began[r] >= in[i].told))
+#ifdef MUTANT_COVERED_BY_THE_WHOLE_MARGIN
+#define COVERS(r, i) (!MEMBER(r) || etcd.next[r] + ep[etcd.epoch].total * SPAN >= in[i].told)
+#else
+#define COVERS(r, i) (!MEMBER(r) || REACH(r) >= in[i].told)
+#endif
 #ifdef MUTANT_ORPHAN_LOOKS_AT_ITS_OWN
 #define COVERED(i) COVERS(ROOM(i), i)
 #else
@@ -660,7 +654,7 @@ proctype instance(byte i) {
 		if
 		:: seg && ok -> /* done; the answer is under way */
 			d_step {
-				write(i, in[i].stamp, base, end);
+				write(i, in[i].stamp, end);
 				note(i);
 				in[i].at = answered; in[i].segment = seg;
 				in[i].next = end; in[i].markStamp = in[i].stamp;
@@ -668,12 +662,12 @@ proctype instance(byte i) {
 			}
 			printf("%c%d: lease of %d IDs from %d commits, mark %d\n", 97 + ROOM(i), i, n, base, end)
 		:: seg && ok -> /* done; the answer is lost */
-			write(i, in[i].stamp, base, end);
+			write(i, in[i].stamp, end);
 			forgetMark(i);
 			printf("%c%d: lease of %d IDs from %d commits, mark %d; the answer is lost\n", 97 + ROOM(i), i, n, base, end)
 #ifndef NO_RESENT
 		:: seg && ok -> /* done; sent again, and refused by its own doing */
-			write(i, in[i].stamp, base, end);
+			write(i, in[i].stamp, end);
 			low = FLOOR; learnMark(i);
 			in[i].retry = 1;
 			printf("%c%d: lease of %d IDs from %d commits, mark %d; it arrives twice, and is refused\n",
@@ -686,7 +680,7 @@ proctype instance(byte i) {
 #if LATE
 		:: seg && !late.end -> /* it is under way when its sender gives up */
 			late.by = i; late.stamp = in[i].stamp; late.next = in[i].next; late.markStamp = in[i].markStamp;
-			late.base = base; late.end = end; late.segment = seg;
+			late.end = end; late.segment = seg;
 			forgetMark(i);
 			printf("%c%d: lease of %d IDs from %d is under way; its sender gives up\n", 97 + ROOM(i), i, n, base)
 #endif
@@ -715,7 +709,6 @@ proctype instance(byte i) {
 #endif
 #if RUNS
 		in[i].told = MAX(in[i].told, in[i].next);
-		in[i].toldStamp = in[i].stamp;
 #if RESTORES && MARGIN
 		in[i].blind = 0;
 #endif
@@ -743,7 +736,7 @@ proctype instance(byte i) {
 			:: in[i].joined >= BIT(in[i].gap + 1) -> in[i].gap++
 			:: else -> break
 			od;
-			in[i].joined = 0; in[i].told = 0; in[i].toldStamp = 0
+			in[i].joined = 0; in[i].told = 0
 		}
 		printf("%c%d: is killed, and starts again without its journal\n", 97 + ROOM(i), i)
 	}
@@ -847,7 +840,7 @@ proctype world() {
 		compare(late.by, late.stamp, late.next, late.markStamp);
 		if
 		:: ok ->
-			write(late.by, late.stamp, late.base, late.end);
+			write(late.by, late.stamp, late.end);
 #ifdef LIMIT_CARRIED
 			/* its answer is taken, though it came over another connection */
 			if
@@ -861,7 +854,7 @@ proctype world() {
 		fi;
 		printf("late: the lease of %d arrives (%d), mark %d\n", late.by, ok, late.end);
 		clean();
-		late.by = 0; late.stamp = 0; late.next = 0; late.markStamp = 0; late.base = 0; late.end = 0; late.segment = 0
+		late.by = 0; late.stamp = 0; late.next = 0; late.markStamp = 0; late.end = 0; late.segment = 0
 	}
 #endif
 #if FORGETS
