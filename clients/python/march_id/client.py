@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import _thread
 import math
+import mmap
 import os
 import random
 import re
 import secrets
+import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar, Union
 from urllib.parse import quote
@@ -57,6 +60,7 @@ class Client:
         self._tags: Dict[str, Tag] = {}
         self._used: Set[Tag] = set()  # those to look after
         self._keepers: Dict[int, int] = {}  # the thread that looks after them, by process
+        self._own = _own()
 
     def next(self, tag: str) -> int:
         """An ID of a tag. It waits only while none is held, for some seconds at most."""
@@ -120,8 +124,8 @@ class Tag:
 
     def next(self) -> int:
         """An ID. It waits only while none is held, for some seconds at most."""
-        ids, until, process = self._held.ready
-        if now() < until and os.getpid() == process:
+        ids, until, own = self._held.ready
+        if own[0] and now() < until:
             try:
                 return ids.pop()
             except IndexError:
@@ -172,14 +176,19 @@ class Tag:
     def _mine(self) -> _Held:
         """What this process holds, locked. In the child of a fork that is nothing, as its parent goes on with the
         rest. Where the lock stays locked its holder was ended by a signal, and what it guards is a gap."""
+        last: Optional[_Held] = None
         while True:
             held = self._held
-            if held.process == os.getpid() and held.lock.acquire(timeout=STUCK):
+            if held is not last:
+                last, since = held, now()
+            if held.own[0] and held.lock.acquire(False):  # a signal that came while it waited would leave it locked
                 if held is self._held:
                     return held
                 held.lock.release()
-            elif held is self._held:
+            elif not held.own[0] or now() - since > STUCK:
                 self._held = _Held(self._client)
+            else:
+                time.sleep(0.0005)
 
     def _when(self, n: int, take: Callable[[_Held], Optional[Taken]]) -> Taken:
         """What is taken, as soon as it is there: of n IDs, which threads of the client lease."""
@@ -260,9 +269,11 @@ class _Held:
     """What a process holds of a tag. All but ready is its lock's."""
 
     def __init__(self, client: Client) -> None:
-        self.client, self.process, self.lock = client, os.getpid(), threading.Lock()
-        # IDs that callers take by one atomic operation, the last one first; until when they may; and of which process.
-        self.ready: Tuple[List[int], float, int] = ([], 0.0, 0)
+        if not client._own[0]:
+            client._own = _own()
+        self.client, self.own, self.lock = client, client._own, threading.Lock()
+        # IDs that callers take by one atomic operation, the last one first; until when they may; and in which process.
+        self.ready: Tuple[List[int], float, Any] = ([], 0.0, self.own)
         self.segments: List[Segment] = []
         self.source: Optional[Segment] = None  # of what is ready
         self.window: Optional[Window] = None  # the last one of a time-ordered tag
@@ -300,7 +311,7 @@ class _Held:
         while s.at < s.end and len(ids) < READY:
             ids += s.take(READY - len(ids))
         id = ids.pop(0)
-        self.source, self.ready = s, (ids[::-1], s.until, self.process)
+        self.source, self.ready = s, (ids[::-1], s.until, self.own)
         return id
 
     def take(self, n: int) -> Optional[List[range]]:
@@ -387,3 +398,26 @@ class _Held:
             wanted = taken / max(took, 0.001) * self.client._reserve * 8 / 7
             wanted = min(max(wanted, self.target / 2, self.client._min), self.target * 2, self.client._max)
             self.target, self.paced = int(wanted), (issued, at)
+
+
+class _Pid:
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def __getitem__(self, _: int) -> bool:
+        return os.getpid() == self._pid
+
+
+def _own() -> Any:
+    """What has a true value at 0 in this process, but in no child of a fork, even of one in C that runs no hook of
+    Python's. Linux clears the page in a child, and to read it costs less than a system call."""
+    if sys.platform == "linux":
+        page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError):  # before Linux 4.14
+            page.madvise(18)  # MADV_WIPEONFORK
+            try:
+                page.madvise(-1)  # an emulator takes it that does nothing for any advice
+            except OSError:
+                page[0] = 1
+                return page
+    return _Pid()

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import mmap
 import os
 import pickle
 import signal
@@ -24,7 +25,8 @@ from march_id.rooms import error_of, together
 # A program that forks, in a process of its own: of other threads none may hold the interpreter's lock then.
 FORK = """
 import ctypes, json, os, sys, time
-from march_id import Client
+from march_id import Client, client
+client._own = client.{own}
 ids = Client([sys.argv[1]])
 order = ids.tag("order")
 mine = [order.next() for _ in range(10)]
@@ -42,6 +44,13 @@ mine += [order.next() for _ in range(200)]
 os.write(1, json.dumps(mine).encode() + bytes([10]))
 os._exit(0)
 """
+
+
+class Forgiving(mmap.mmap):
+    """A page of an emulator that takes any advice, and does nothing."""
+
+    def madvise(self, *_: int) -> None:
+        pass
 
 
 class Room(BaseHTTPRequestHandler):
@@ -136,15 +145,18 @@ class Clients(unittest.TestCase):
     @unittest.skipUnless(hasattr(os, "fork"), "no fork")
     def test_fork(self) -> None:
         """A child begins anew, even of a fork in C, as uWSGI's, which runs no hook of Python's, with a lock held."""
-        for fork, first in (
-                ("os.fork", "order.next()"), ("ctypes.PyDLL(None).fork", "order.next()"),
-                ("ctypes.PyDLL(None).fork", "order.next_n(1)[0][0]"),
-                ("ctypes.PyDLL(None).fork", "order.warm() or order.next()"),
-                ("ctypes.PyDLL(None).fork", "ids.next('other')")):
-            program = FORK.format(fork=fork, first=first)
+        with mock.patch.object(mmap, "mmap", Forgiving):
+            self.assertIsInstance(client._own(), client._Pid)
+        for fork, own, first in (
+                ("os.fork", "_own", "order.next()"), ("ctypes.PyDLL(None).fork", "_Pid", "order.next()"),
+                ("ctypes.PyDLL(None).fork", "_own", "order.next()"),
+                ("ctypes.PyDLL(None).fork", "_own", "order.next_n(1)[0][0]"),
+                ("ctypes.PyDLL(None).fork", "_own", "order.warm() or order.next()"),
+                ("ctypes.PyDLL(None).fork", "_own", "ids.next('other')")):
+            program = FORK.format(fork=fork, own=own, first=first)
             out = subprocess.run([sys.executable, "-c", program, self.url], stdout=subprocess.PIPE, check=True).stdout
             child, mine = map(json.loads, out.splitlines())
-            self.assertEqual((len(child), set(child) & set(mine)), (200, set()), (fork, first))
+            self.assertEqual((len(child), set(child) & set(mine)), (200, set()), (fork, own, first))
 
     def test_exit(self) -> None:
         """A client that is not closed does not keep its process."""
@@ -315,6 +327,9 @@ class Clients(unittest.TestCase):
         threads = [threading.Thread(target=take) for _ in range(3)]
         for thread in threads:
             thread.start()
+        stuck = mock.patch.object(client, "STUCK", 0.1)  # where a signal leaves the lock
+        stuck.start()
+        self.addCleanup(stuck.stop)
         for _ in range(500):
             with suppress(TimeoutError):
                 signal.setitimer(signal.ITIMER_REAL, 0.0003)
