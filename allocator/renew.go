@@ -81,13 +81,6 @@ func (c *Chain) Skip(least int64) {
 	c.requestIfNeeded(c.now())
 }
 
-// Behind reports whether the chain holds a segment that begins below least.
-func (c *Chain) Behind(least int64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.mu.stock.holds(func(seg Segment) bool { return seg.First < least })
-}
-
 // Unskip lowers to least what Skip demands of the segments to come.
 func (c *Chain) Unskip(least int64) {
 	c.mu.Lock()

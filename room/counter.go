@@ -4,7 +4,6 @@ import (
 	"context"
 	"math"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -28,8 +27,6 @@ type counter struct {
 	source meteredSource  // what the chain leases from
 	shown  uint32         // the number of the first scrape that may show it, 0 for none yet; guarded by scan
 	strict bool           // as process.strict says. It does not change
-	skew   atomic.Int64   // the tag's max_skew
-	least  atomic.Int64   // the least ID that it allowed at the last look
 
 	mu struct {
 		sync.Mutex
@@ -117,16 +114,12 @@ func (c *counter) update(m *tags, settings record.TagSettings) (keeps bool, err 
 		(c.tenure != nil) != (settings.StrictOrder != "") || settings.Home != "" && settings.Home != m.cfg.Room {
 		return false, nil
 	}
-	if err := c.Update(m.chainOf(settings)); err != nil {
+	if err := c.Update(settings.Chain()); err != nil {
 		return true, err
-	}
-	space := m.spaceOf(settings)
-	if c.skew.Swap(settings.MaxSkew) != settings.MaxSkew { // what the other bound demanded may never come
-		c.Unskip(space.start)
 	}
 	c.Skip(max(settings.Skip, settings.Skips[m.cfg.Room]))
 	c.Limit(settings.Limit)
-	c.setSpace(space)
+	c.setSpace(m.spaceOf(settings))
 	return true, nil
 }
 

@@ -427,11 +427,10 @@ func (m *tags) makeCounter(tag allocator.Tag, source allocator.Source, settings 
 	chain.source = meteredSource{Source: source, tags: m, chain: chain}
 	var err error
 	chain.Chain, err = allocator.NewChain(allocator.ChainConfig{Tag: tag, Source: &chain.source, Refiller: m.refiller,
-		Settings: m.chainOf(settings), First: m.firstLease(tag, m.chainOf(settings)), Gate: gate})
+		Settings: settings.Chain(), First: m.firstLease(tag, settings.Chain()), Gate: gate})
 	if err != nil {
 		return nil, err // and no nil *counter in an issuer
 	}
-	chain.skew.Store(settings.MaxSkew)
 	chain.Limit(settings.Limit)
 	if tenure != nil {
 		tenure.OnEnd(func() { m.remove(tag, chain) })

@@ -3,7 +3,6 @@ package ledger
 import (
 	"bytes"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -42,67 +41,6 @@ type tagSource struct {
 type floor struct {
 	record.Floor
 	stamp record.Stamp
-}
-
-// skewed returns the least ID that a tag's max_skew allows, 0 where it allows all, or where max_jump keeps all rooms
-// from going on above the furthest one.
-func (f *floor) skewed(terms record.Terms) int64 {
-	if f == nil || terms.MaxSkew == 0 || f.Jump > terms.MaxJump && !f.Alone {
-		return 0
-	}
-	return max(f.Most-terms.MaxSkew, 0)
-}
-
-// Least returns the least ID that the max_skew of each of some tags allows by the marks of all rooms as etcd has them
-// now. A tag that cannot be read is missing, and those where etcd did not answer.
-func (i *Instance) Least(ctx context.Context, names []allocator.Tag) map[allocator.Tag]int64 {
-	l, least := i.ledger, make(map[allocator.Tag]int64)
-	state, err := l.LeasableState(ctx)
-	if err != nil {
-		return nil
-	}
-	rooms := state.layout.Ever
-	for page := range slices.Chunk(names, max(keysAtOnce/(1+len(rooms)), 1)) {
-		var ops []store.Op
-		for _, name := range page {
-			ops = append(ops, store.OpGet(l.keys.Tag(name)))
-			for _, room := range rooms {
-				ops = append(ops, store.OpGet(l.keys.Mark(room, name)))
-			}
-		}
-		answer, err := l.Try(ctx, store.Txn{If: l.Holds(state), Then: ops})
-		if err != nil || !answer.Succeeded {
-			return least // the next look shows it
-		}
-		for k, name := range page {
-			if from, err := i.least(state, answer.Got[k*(1+len(rooms)):(k+1)*(1+len(rooms))]); err == nil {
-				least[name] = from
-			}
-		}
-	}
-	return least
-}
-
-// least is Least for one tag, of which etcd showed the key and the marks of all rooms.
-func (i *Instance) least(state *State, shown [][]store.KV) (int64, error) {
-	if len(shown[0]) == 0 {
-		return 0, nil
-	}
-	t, err := i.ledger.keys.DecodeTag(shown[0][0])
-	if err != nil {
-		return 0, err
-	}
-	marks := make(map[allocator.Room]record.Mark)
-	for k, room := range state.layout.Ever {
-		if kv := shown[1+k]; len(kv) > 0 {
-			if marks[room], err = record.DecodeMark(kv[0]); err != nil {
-				return 0, err
-			}
-		}
-	}
-	terms, _ := t.Terms().At(i.Now())
-	f := floor{Floor: state.layout.Floor(i.room, state.margins, terms, marks)}
-	return f.skewed(terms), nil
 }
 
 // Source reads a tag and returns the source of its segments for this instance.

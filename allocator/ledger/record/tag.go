@@ -23,8 +23,9 @@ type TagSettings struct {
 	MaxStep int64    `json:"max_step,string"`
 	Reserve Duration `json:"reserve"`
 	MaxJump int64    `json:"max_jump,string"` // see defaultMaxJump
-	// MaxSkew bounds how far below the furthest room's mark a lease may begin, and, some seconds
-	// later, what an instance holds: section 4 of the design. 0 is no bound.
+	// MaxSkew bounds how far below the furthest room's mark a lease may begin: a room further
+	// behind skips ahead at its next lease. Segments that an instance already holds may lie
+	// further behind. 0 is no bound.
 	MaxSkew int64 `json:"max_skew,string,omitempty"`
 	// StrictRetract makes instances issue IDs of a layout only while it was confirmed recently.
 	// They rather issue none than an ID of a residue that the room gave up.
