@@ -26,7 +26,8 @@ func TestEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := c.Mem.Open().Txn(bg, store.Txn{Then: []store.Op{{Get: &store.Get{Interval: store.Prefix(string(r))}}}})
+	all := store.Op{Get: &store.Get{Interval: store.Prefix(string(r))}}
+	answer, err := c.Mem.Open().Txn(bg, store.Txn{Then: []store.Op{all}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,8 @@ func TestOrderedTags(t *testing.T) {
 				got, err := report.Check(bg, r.dir)
 				must(t, err)
 				if got.Inversions.Count != c.want || len(got.Failures()) != int(c.want) || got.Ordered < 2 {
-					t.Errorf("%d inversions in %d answers; failures: %q", got.Inversions.Count, got.Ordered, got.Failures())
+					t.Errorf("%d inversions in %d answers; failures: %q", got.Inversions.Count, got.Ordered,
+						got.Failures())
 				}
 			})
 		}
