@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/felixge/httpsnoop"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -135,16 +134,38 @@ func (r *requests) ended(ctx context.Context, method string, start time.Time, co
 // http counts and times what next answers, by the pattern that a mux in it found.
 func (r *requests) http(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, request *http.Request) {
-		answer := httpsnoop.CaptureMetrics(next, w, request)
+		start, noted := time.Now(), &Noted{ResponseWriter: w}
+		next.ServeHTTP(noted, request)
 		c := r.route(cmp.Or(request.Pattern, "none"))
-		c.observe(request.Context(), answer.Duration)
-		if answer.Code == http.StatusOK {
+		c.observe(request.Context(), time.Since(start))
+		if noted.Status() == http.StatusOK {
 			c.ok.Inc()
 			return
 		}
-		r.httpHandled.WithLabelValues(append(c.labels, strconv.Itoa(answer.Code))...).Inc()
+		r.httpHandled.WithLabelValues(append(c.labels, strconv.Itoa(noted.Status()))...).Inc()
 	})
 }
+
+// Noted notes the status of an answer. A general wrapper, which keeps what the writer below can do besides, costs a
+// call to issue an ID a twelfth; http.ResponseController finds that by Unwrap.
+type Noted struct {
+	http.ResponseWriter
+	status int // the first that is final
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (n *Noted) WriteHeader(status int) {
+	if n.status < http.StatusOK {
+		n.status = status
+	}
+	n.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap returns the writer below.
+func (n *Noted) Unwrap() http.ResponseWriter { return n.ResponseWriter }
+
+// Status returns the status of the answer.
+func (n *Noted) Status() int { return max(n.status, http.StatusOK) }
 
 func (r *requests) route(name string) counts {
 	found, ok := r.routes.Load(name)

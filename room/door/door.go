@@ -101,14 +101,14 @@ func (d *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	counted := &status{ResponseWriter: w, code: http.StatusOK}
+	counted := &serve.Noted{ResponseWriter: w}
 	if d.elsewhere(r) {
 		http.Error(counted, "a browser sent this for a page of another origin: such pages may not take IDs",
 			http.StatusForbidden)
 	} else {
 		d.handler.ServeHTTP(counted, r)
 	}
-	d.calls.WithLabelValues(strconv.Itoa(counted.code)).Inc()
+	d.calls.WithLabelValues(strconv.Itoa(counted.Status())).Inc()
 }
 
 // elsewhere reports whether a browser sent a request for a page of another origin. A GET takes IDs here, so it is
@@ -120,17 +120,6 @@ func (d *HTTP) elsewhere(r *http.Request) bool {
 	posted := *r
 	posted.Method = http.MethodPost
 	return d.origins.Check(&posted) != nil
-}
-
-// status notes the status of an answer.
-type status struct {
-	http.ResponseWriter
-	code int
-}
-
-func (s *status) WriteHeader(code int) {
-	s.code = code
-	s.ResponseWriter.WriteHeader(code)
 }
 
 // Run serves the connections of l until ctx ends, then lets the calls under way finish and
