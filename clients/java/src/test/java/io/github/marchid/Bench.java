@@ -23,7 +23,7 @@ public final class Bench {
             AtomicLong yardstick = new AtomicLong();
             int cores = Runtime.getRuntime().availableProcessors();
             double[] best = new double[4];
-            for (int round = 0; round < 4; round++) {
+            for (int round = 0; round < 16; round++) {
                 best[0] = Math.max(best[0], rate(1, tag::next));
                 best[1] = Math.max(best[1], rate(1, yardstick::getAndIncrement));
                 best[2] = Math.max(best[2], rate(cores, tag::next));
