@@ -48,6 +48,7 @@ type Chain struct {
 		callers waiting // those that wait for IDs
 
 		refills int64     // segments leased
+		most    int64     // what the last of them could fill the chain up to, see pace
 		used    time.Time // when IDs were last seen to have been issued
 		seen    int64     // how many were issued by then
 		failed  *failed   // the last refill; nil after a success, and where the store was away
@@ -249,14 +250,13 @@ func (c *Chain) cut(n int64) Segment {
 }
 
 // settle gets the chain ready for its next caller: it puts the next link at the front, measures the rate, and requests
-// a refill if too few IDs are held. A link is an eighth of the target at most, so that a chain settles often enough to
-// refill ahead. Without a caller now, or for parkAfter, the chain keeps its IDs as segments alone, without a link's 256
-// bytes: a room may have a million such chains. The caller holds the lock.
+// a refill if too few IDs are held. Without a caller now, or for parkAfter, the chain keeps its IDs as segments alone,
+// without a link's 256 bytes: a room may have a million such chains. The caller holds the lock.
 func (c *Chain) settle(now time.Time, called bool) {
 	s := &c.mu.stock
 	switch {
 	case called || c.unused(now) < parkAfter:
-		s.promote(max(c.mu.pace.target(now)/linkParts, 1))
+		s.promote(c.mu.pace.link(s.held(), now))
 	case s.front.Load() != spent:
 		s.putBack()
 	}

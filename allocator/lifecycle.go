@@ -75,7 +75,7 @@ func (c *Chain) CloseKept() (kept []Segment) {
 }
 
 // Seed gives a chain that has leased nothing yet segments to begin with, each above the one before. IDs from the limit
-// on are dropped.
+// on are dropped. The bound of what it holds was that of the process that leased them.
 func (c *Chain) Seed(segments []Segment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -85,6 +85,7 @@ func (c *Chain) Seed(segments []Segment) {
 			c.mu.stock.add(seg)
 		}
 	}
+	c.mu.most = c.mu.stock.held()
 }
 
 // CloseUnused closes the chain if no ID was issued for idleAfter, and reports

@@ -199,6 +199,19 @@ func (s *stock) holds(match func(Segment) bool) bool {
 	return l.remaining() > 0 && match(l.seg) || slices.ContainsFunc(s.tail, match)
 }
 
+// heldOf returns how many IDs the held segments have for which match is true.
+func (s *stock) heldOf(match func(Segment) bool) (n int64) {
+	if l := s.front.Load(); match(l.seg) {
+		n = l.remaining()
+	}
+	for _, seg := range s.tail {
+		if match(seg) {
+			n += seg.Count
+		}
+	}
+	return n
+}
+
 // version returns the oldest layout of the held segments, 0 if there are none. It
 // need not be the first segment's: a client's source may ask one instance of a room
 // and then another with an older layout.

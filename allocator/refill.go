@@ -159,21 +159,20 @@ func (c *Chain) need(now time.Time) int64 {
 	if c.mu.closed {
 		return 0
 	}
-	target, wanted := c.mu.pace.target(now), c.mu.callers.wanted
-	least, held := target, c.mu.stock.held()
+	target, most := c.mu.pace.bounds(now)
+	held, wanted := c.mu.stock.held(), c.mu.callers.wanted
+	stays := held - c.mu.stock.heldOf(c.mu.bounds.replaced)
+	least := min(target, most-stays)
 	switch {
-	case c.mu.stock.holds(c.mu.bounds.outdated):
+	case stays < held && c.mu.stock.holds(c.mu.bounds.outdated):
 		// Lease as many IDs as the chain holds, so that the time of the next refill does
 		// not change. With only one target the next refill would be due at the next ID,
 		// and a layout that renews all chains of a room would make each lease twice.
-		least, held = max(target, min(held, 2*target)), 0
-	case c.mu.stock.holds(c.mu.bounds.fades):
-		held = 0 // the held segments will be dropped
-	}
-	if held >= target && held >= wanted {
+		least = min(max(target, held), most) - stays
+	case stays == held && held >= target && held >= wanted:
 		return 0
 	}
-	return min(max(least, wanted-held), c.mu.pace.settings.MaxStep)
+	return min(max(least, wanted-stays, 1), c.mu.pace.settings.MaxStep)
 }
 
 // requestIfNeeded queues the chain for a refill. The caller holds the lock.
@@ -197,6 +196,7 @@ func (c *Chain) requestIfNeeded(now time.Time) {
 func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
 	c.mu.Lock()
 	n := c.need(c.now())
+	_, most := c.mu.pace.bounds(c.now())
 	c.mu.Unlock()
 	var seg Segment
 	var err error
@@ -212,6 +212,7 @@ func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
 	failure := err
 	if n > 0 && err == nil {
 		failure = c.accept(seg, now)
+		c.mu.most = most
 	}
 	if failure != nil && KindOf(failure) != Unavailable { // the refiller handles a store that is away
 		c.mu.failed = &failed{failure, now.Add(failurePause)}

@@ -63,7 +63,7 @@ func TestRenewLeasesOnce(t *testing.T) {
 				c.Observe()
 			}
 		}
-		const period = 686 * time.Second // of refills: the reserve and a seventh
+		const period = 581 * time.Second // of refills: 31 of 32 reserves
 		refilled := func() {
 			for was := c.Status().Refills; c.Status().Refills == was; {
 				steady(time.Second)

@@ -7,6 +7,7 @@ type Status struct {
 	Tag     Tag
 	Issued  int64         // IDs handed out since the chain was made
 	Held    int64         // IDs in memory
+	Excess  int64         // those of them beyond the bound of the last lease: callers had waited for more than they took
 	Dropped int64         // IDs that were leased and will never be issued
 	Last    int64         // the last ID that was leased, -1 before any
 	Target  int64         // how many IDs the chain aims to hold; its next step
@@ -34,6 +35,7 @@ func (c *Chain) Status() Status {
 	if c.mu.failed != nil {
 		s.Failure = c.mu.failed.error
 	}
+	s.Excess = max(s.Held-c.mu.most, 0)
 	s.Lasts = lasts(s.Held, s.Peak)
 	return s
 }

@@ -54,12 +54,15 @@ func (s Settings) Validate() error {
 // A pace computes how many IDs a chain should hold from how many it issued. Its
 // main value is the recent peak rate:
 //
-//	target = clamp(peak * reserve * 8/7, min_step, max_step)
+//	target = clamp(peak * reserve * 33/32, min_step, max_step)
+//	most   = 2 * clamp(peak * reserve, min_step, max_step)
 //
-// A chain checks itself after every eighth of a target (a link) and refills by one
-// target if it holds less than one. So it never holds less than seven eighths of a
-// target, which is the reserve, nor more than about two targets. At a steady rate
-// it writes to the store once per reserve.
+// A chain refills when it holds less than a target, up to most, by one target at most.
+// It checks itself where that is due, and after every eighth of a target (a link). So
+// it never holds less than the reserve, apart from what it issues while a lease is
+// under way, nor more than most, which is what it leases by: twice what lasts for the reserve
+// at the peak by then, or two least steps. At a steady rate it writes to the store 32
+// times in 31 reserves.
 //
 //   - Over each window of at least 10 s the rate is measured; peak is the larger
 //     of it and the old peak, which halves every three reserves. So the target
@@ -94,10 +97,13 @@ const (
 	// seen: it counts as taken evenly.
 	leaseWindows = 3
 	linkParts    = 8 // a link is at most this part of the target
+	// A target is the reserve and this part of it, so that a lease has time. With a larger part a chain that holds two
+	// reserves at most leases more often.
+	slackParts = 32
 )
 
 // span returns how many seconds of the peak rate a target holds.
-func span(s Settings) float64 { return s.Reserve.Seconds() * linkParts / (linkParts - 1) }
+func span(s Settings) float64 { return s.Reserve.Seconds() * (slackParts + 1) / slackParts }
 
 // halfLife returns how long the peak takes to halve.
 func halfLife(s Settings) time.Duration { return 3 * s.Reserve }
@@ -152,13 +158,29 @@ func (p *pace) refilled(now time.Time, issued int64) {
 
 // target returns how many IDs the chain should hold.
 func (p *pace) target(now time.Time) int64 {
+	target, _ := p.bounds(now)
+	return target
+}
+
+// bounds returns how many IDs the chain should hold, and the most that it leases up to.
+func (p *pace) bounds(now time.Time) (target, most int64) {
 	s := &p.settings
-	target := s.MinStep
-	if want := p.peak * span(*s); want > float64(target) {
-		target = int64(math.Ceil(min(want, LargestStep)))
-	}
+	least := s.MinStep
 	if now.Before(s.PrescaleUntil) {
-		target = max(target, s.Prescale)
+		least = max(least, s.Prescale)
 	}
-	return min(target, s.MaxStep)
+	most = max(2*least, int64(min(2*p.peak*s.Reserve.Seconds(), LargestStep)))
+	// A refill up to most has a least step, too.
+	target = max(least, min(int64(math.Round(min(p.peak*span(*s), LargestStep))), most-least))
+	return min(target, s.MaxStep), min(most, 2*s.MaxStep)
+}
+
+// link returns how many IDs the next link has: it ends where the chain that holds so many IDs has to refill.
+func (p *pace) link(held int64, now time.Time) int64 {
+	target := p.target(now)
+	n := target / linkParts
+	if above := held - target; above >= 0 {
+		n = min(n, max(above+1, target/(slackParts+1)))
+	}
+	return max(n, 1)
 }

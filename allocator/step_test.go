@@ -59,7 +59,7 @@ func TestStepSteady(t *testing.T) {
 		d.drive(30*time.Minute, steady(10_000))
 		waits, leases := d.chain.Status().Waits, d.m.leases()
 		d.seen = func(s allocator.Status) {
-			if float64(s.Held) < 10_000*600 || float64(s.Held) > 2.2*float64(s.Target) {
+			if float64(s.Held) < 10_000*600 || float64(s.Held) > 2*float64(s.Target) {
 				w.Errorf("held %d, target %d", s.Held, s.Target)
 			}
 			if s.Lasts < 10*time.Minute {
@@ -67,8 +67,8 @@ func TestStepSteady(t *testing.T) {
 			}
 		}
 		d.drive(24*time.Hour, steady(10_000))
-		// One lease per 8/7 of a reserve is 126 a day.
-		if n := d.m.leases() - leases; n < 115 || n > 140 || d.chain.Status().Waits != waits {
+		// One lease per 31/32 of a reserve is 149 a day.
+		if n := d.m.leases() - leases; n < 140 || n > 155 || d.chain.Status().Waits != waits {
 			w.Errorf("%d leases in a day, %d waits", n, d.chain.Status().Waits-waits)
 		}
 		w.balance(d.chain, d.m)
@@ -91,7 +91,7 @@ func TestStepDayCurve(t *testing.T) {
 				w.Errorf("at %v: held %d, want %.0f", at, s.Held, need)
 			}
 			targets = max(targets, s.Target)
-			if float64(s.Held) > 2.2*float64(targets) || targets > 21_000*686 {
+			if float64(s.Held) > 2*float64(targets) || targets > 21_000*619 {
 				w.Errorf("at %v: held %d, largest target %d", at, s.Held, targets)
 			}
 		}
@@ -145,9 +145,9 @@ func TestStepSilentNight(t *testing.T) {
 			if s.Target > last {
 				w.Errorf("the target grows in silence from %d to %d", last, s.Target)
 			}
-			// It halves every three reserves, and not faster.
+			// It halves every three reserves, and not faster. Near the least step it leaves room for one.
 			half := float64(top) * math.Exp2(-time.Since(begin).Minutes()/30)
-			if got := float64(s.Target); got < half*0.98 || got > max(half*1.05, 1001) {
+			if got := float64(s.Target); got < half*0.965 || got > max(half*1.05, 1001) {
 				w.Errorf("after %v: target %d, want %.0f", time.Since(begin), s.Target, half)
 			}
 			last = s.Target
@@ -266,8 +266,8 @@ func TestColdAndBusy(t *testing.T) {
 			w.take(c, 1000)
 			time.Sleep(10 * time.Millisecond)
 		}
-		if s := c.Status(); s.Refills > 20 || s.Target < 500_000 {
-			w.Errorf("%+v, want 20 refills at most and a target of some seconds", s)
+		if s := c.Status(); s.Refills > 25 || s.Target < 500_000 {
+			w.Errorf("%+v, want 25 refills at most and a target of some seconds", s)
 		}
 		w.balance(c, m)
 	})

@@ -37,6 +37,9 @@ func (b *bounds) fades(s Segment) bool {
 	return f != nil && (f.part.Outdates(s) || !s.Until.IsZero() && !f.until.IsZero() && s.ended(f.until))
 }
 
+// replaced reports whether the next segment takes the place of s.
+func (b *bounds) replaced(s Segment) bool { return b.outdated(s) || b.fades(s) }
+
 // Replace leases one segment as if the chain did not hold the segments that part
 // outdates and those that end at until or before. When the new segment is there, it
 // drops them, unless the new one is outdated, too. Unlike Renew, Replace then does not

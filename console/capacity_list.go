@@ -114,7 +114,7 @@ func (f capacityFacts) reserves() (list []*marchv1.Capacity) {
 			continue
 		}
 		c := &marchv1.Capacity{Kind: marchv1.CapacityKind_CAPACITY_KIND_RESERVE,
-			What: "IDs in memory of room " + r.GetName(), Room: r.GetName(), Tag: r.GetReserveTag()}
+			What: "IDs in memory of room " + r.GetName(), Room: r.GetName(), Tag: r.GetReserveTag(), Used: r.GetHeld()}
 		if reserve := r.GetReserve().AsDuration(); r.GetEtcdAwaySince() != nil {
 			c.Full, c.Note = timestamppb.New(f.AsOf.Add(reserve).Truncate(time.Second)),
 				"etcd does not answer; tag "+r.GetReserveTag()+" runs out first"

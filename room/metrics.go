@@ -71,7 +71,7 @@ type series struct {
 // state has the values of a series besides its totals. For several chains these are
 // sums or the worst values.
 type state struct {
-	held, step           int64
+	held, excess, step   int64
 	reserve, used, lasts float64
 }
 
@@ -83,6 +83,8 @@ var seriesMetrics = []struct {
 }{
 	{tagDesc("chain_held_ids", "IDs in memory."), prometheus.GaugeValue,
 		func(s series) float64 { return float64(s.held) }},
+	{tagDesc("chain_excess_ids", "IDs in memory beyond twice the reserve at the peak rate of the last lease, and beyond "+
+		"two least steps."), prometheus.GaugeValue, func(s series) float64 { return float64(s.excess) }},
 	{tagDesc("chain_reserve_seconds", "How long the IDs in memory last at the recent peak rate, 7 days at most; "+
 		"for a strict tag no longer than hold."), prometheus.GaugeValue,
 		func(s series) float64 { return s.reserve }},
@@ -141,7 +143,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	for _, t := range own {
 		tag := string(t.chain.Tag())
 		sendSeries(out, tag, series{t.totals, state{
-			held: t.status.Held, step: t.status.Target, reserve: t.status.Lasts.Seconds(),
+			held: t.status.Held, excess: t.status.Excess, step: t.status.Target, reserve: t.status.Lasts.Seconds(),
 			used: t.chain.used(t.status), lasts: t.chain.lasts(t.status, now),
 		}})
 		out <- prometheus.MustNewConstMetric(markMetric, prometheus.GaugeValue, float64(t.status.Last+1), tag)

@@ -80,6 +80,7 @@ func TestMetrics(t *testing.T) {
 			`march_chain_issued_ids_total{room="a",tag="order"}`:                               "7",
 			`march_chain_requests_total{room="a",tag="order"}`:                                 "3",
 			`march_chain_held_ids{room="a",tag="order"}`:                                       held,
+			`march_chain_excess_ids{room="a",tag="order"}`:                                     "0",
 			`march_chain_step_ids{room="a",tag="order"}`:                                       "1000",
 			`march_chain_refills_total{room="a",tag="order"}`:                                  refills,
 			`march_chain_waits_total{room="a",tag="order"}`:                                    "1",

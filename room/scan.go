@@ -111,6 +111,7 @@ func (r *round) add(s seen) {
 // held an ID does not count for the least reserve.
 func (r *round) addOther(s seen, now time.Time, free int) {
 	r.others.held += s.status.Held
+	r.others.excess += s.status.Excess
 	r.others.step += s.status.Target
 	if s.status.Refills > 0 {
 		r.others.reserve = min(r.others.reserve, s.status.Lasts.Seconds())

@@ -36,7 +36,7 @@ func (p *part) steadyWrites(simulation *writes.Simulation, active int) {
 		// Callers begin within the time in which a chain uses a step, so that refills are
 		// spread over it. The last step grows 15 s after the first call, and is used up 200 s
 		// after it.
-		Spread: 686 * time.Second, Settle: 5 * time.Minute,
+		Spread: 581 * time.Second, Settle: 5 * time.Minute,
 		Count: 10 * time.Minute, Move: 12 * time.Minute, // a step and more
 	}
 	p.Logf("%d rooms, %d instances, %d active tags in each room, every %dth of them simulated: "+

@@ -406,7 +406,7 @@ func capacityEnd(c *marchv1.Capacity) End {
 }
 
 func amount(c *marchv1.Capacity, n, of int64) any {
-	return given(c.GetOf() > 0, Amount{n, of, c.GetKind() == marchv1.CapacityKind_CAPACITY_KIND_ETCD})
+	return given(c.GetOf() > 0 || n > 0, Amount{n, of, c.GetKind() == marchv1.CapacityKind_CAPACITY_KIND_ETCD})
 }
 
 // given is a value that there may not be.

@@ -69,7 +69,7 @@ func simulate(t *testing.T, spec Spec) (o Outcome) {
 func TestSmall(t *testing.T) {
 	spec := Spec{
 		Rooms: 3, Instances: 6, Tags: 40, Rate: 10, Reserve: 2 * time.Minute,
-		Spread: 137 * time.Second, Settle: 2 * time.Minute, Count: 10 * time.Minute, Move: 10 * time.Minute,
+		Spread: 116 * time.Second, Settle: 2 * time.Minute, Count: 10 * time.Minute, Move: 10 * time.Minute,
 	}
 	o := simulate(t, spec)
 	const seconds = 600
@@ -80,8 +80,8 @@ func TestSmall(t *testing.T) {
 			t.Errorf("%s: %d, want about %.0f", what, is, want)
 		}
 	}
-	// A step is as large as the rate needs for the reserve, and a seventh more.
-	leases := float64(spec.Pairs()) / (spec.Reserve.Seconds() * 8 / 7)
+	// A step lasts for the reserve, less a part of 32.
+	leases := float64(spec.Pairs()) / (spec.Reserve.Seconds() * 31 / 32)
 	near("leases", steady["marks"].Writes, leases*seconds)
 	near("heartbeats", steady["alive"].Writes, float64(spec.Instances)*seconds/5)
 	// A beat is written every 10 s, or when the log has doubled. How many instances that probe at
