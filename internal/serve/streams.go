@@ -17,6 +17,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 )
@@ -186,6 +187,11 @@ func admit(ctx context.Context, info *tap.Info) (context.Context, error) {
 		if conn.late(time.Now()) {
 			return ctx, api.ToStatus(conn.refuse())
 		}
+		if info.FullMethodName == marchv1.IDService_Stream_FullMethodName {
+			if err := conn.callers.mayOpen(conn.at.String()); err != nil {
+				return ctx, api.ToStatus(err)
+			}
+		}
 	}
 	limit := conn.callers.limits.callerStreams
 	if conn.who.streams.Add(1) > limit.Most() {
@@ -242,12 +248,27 @@ func (c *callers) bound(server any, stream grpc.ServerStream, info *grpc.StreamS
 	return err
 }
 
+// mayOpen refuses a stream of a caller that has as many as it may have. A refusal by the tap costs a fraction of one
+// in the stream's own goroutine.
+func (c *callers) mayOpen(caller string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.full(caller)
+}
+
+func (c *callers) full(caller string) error {
+	if limit := c.limits.openStreams; c.mu.streams[caller] >= limit.Most() {
+		return limit.Refuse("open streams of one caller", soon)
+	}
+	return nil
+}
+
 // open counts a stream of a caller, or refuses it.
 func (c *callers) open(caller string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if limit := c.limits.openStreams; c.mu.streams[caller] >= limit.Most() {
-		return limit.Refuse("open streams of one caller", soon)
+	if err := c.full(caller); err != nil {
+		return err
 	}
 	c.mu.streams[caller]++
 	c.turns.streams.Add(1)
