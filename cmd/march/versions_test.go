@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -272,9 +273,14 @@ func (v *versions) future() {
 	}
 }
 
-// buildPrevious builds march from the commit that testdata/previous names, and returns the
-// program. It skips the test where that commit is not to be had: in a shallow clone, or an
-// unpacked archive.
+// previous is the program of the version before this one, for all tests that run it.
+var previous struct {
+	sync.Mutex
+	program string
+}
+
+// buildPrevious builds march from the commit that testdata/previous names, once for all tests, and returns
+// the program. It skips the test where that commit is not to be had: in a shallow clone, or an unpacked archive.
 func buildPrevious(t *testing.T) string {
 	t.Helper()
 	root := filepath.Join("..", "..")
@@ -293,7 +299,15 @@ func buildPrevious(t *testing.T) string {
 		t.Skipf("NOT RUN: tests of two versions (git cannot read the commit %s, which testdata/previous names: "+
 			"git fetch --unshallow, or git fetch origin %[1]s)", commit)
 	}
-	dir := t.TempDir()
+	previous.Lock()
+	defer previous.Unlock()
+	if previous.program != "" {
+		return previous.program
+	}
+	dir, err := os.MkdirTemp(os.Getenv("XDG_STATE_HOME"), "previous-") // it goes when all tests have ended
+	if err != nil {
+		t.Fatal(err)
+	}
 	archive, source, program := filepath.Join(dir, "source.tar"), filepath.Join(dir, "source"),
 		filepath.Join(dir, "previous")
 	if err := os.Mkdir(source, 0o700); err != nil {
@@ -311,6 +325,7 @@ func buildPrevious(t *testing.T) string {
 			t.Fatalf("%v: %v\n%s", step.args, err, out)
 		}
 	}
+	previous.program = program
 	return program
 }
 
