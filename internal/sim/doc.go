@@ -10,6 +10,7 @@
 //	go test ./internal/sim -fuzz FuzzSimulation -parallel 1    # scripts instead of seeds
 //	go test ./internal/sim -run TestSimulation -with FAULT     # seeds that all have a fault, and often
 //	go test ./internal/sim -run TestRestoreMatrix              # restores without other faults, and what each promises
+//	go test ./internal/sim -run TestMoves                      # each feature under each move, by docs/proof.md
 //	make mutants                                               # shows that it finds those of cmd/simulate/mistakes
 //
 // A seed decides everything: the faults and how often they come, the layouts, rooms,
@@ -173,7 +174,7 @@
 //     (testdata/beats.txt of package ledger). No test sees the IDs that both issue before.
 //     Copies of a journal are missing as well.
 //   - There is no gRPC: the services' methods are called directly. The listeners given
-//     to the servers never accept.
+//     to the servers never accept, but those of doors in TestMoves.
 //   - The cases that no process can see (docs/restore.md) are missing: a restore of an
 //     etcd that was just born, or just restored, and a rollback of raft's own data. Such
 //     a rollback is simulated only if the cluster requires journals, had leased IDs at

@@ -128,6 +128,11 @@ func migrate(ctx context.Context, w *world, d dice, c *console.Server) error {
 			return err
 		}
 	}
+	return w.apply(ctx, c, planned)
+}
+
+// apply has a console begin a migration.
+func (w *world) apply(ctx context.Context, c *console.Server, planned plan.Plan) error {
 	uuid, err := w.admin.Ledger.UUID(ctx)
 	if err != nil {
 		return err

@@ -34,6 +34,7 @@ type process struct {
 	again   func(id string) *process // starts another process of its name
 	in      allocator.Room
 	name    allocator.Instance
+	doors   room.Doors  // where it answers other systems' clients
 	address string      // its own
 	journal string      // its directory, empty for none
 	forgets atomic.Bool // its journal is lost with it
@@ -207,17 +208,23 @@ func (w *world) startRoom(in allocator.Room, name allocator.Instance, id string)
 		return peer{w, link, address}, nil
 	}
 	cfg.Rand = func() float64 { return w.dice(fmt.Sprint(id, time.Since(w.began))).Float64() }
+	if w.fit != nil {
+		w.fit(&cfg, link)
+	}
 	server, err := room.New(cfg)
 	if err != nil {
 		panic(err) // the settings are valid
 	}
 	p := w.start(id, server.Run)
 	p.link, p.room, p.serving, p.in, p.name = link, server, listener.Serving(), in, name
-	p.address, p.journal = cfg.Advertise, cfg.Journal
+	p.address, p.journal, p.doors = cfg.Advertise, cfg.Journal, cfg.Doors
 	p.again = func(id string) *process { return w.startRoom(in, name, id) }
 	w.mu.Lock()
 	w.mu.processes = append(w.mu.processes, p)
 	w.mu.Unlock()
+	if w.fit != nil {
+		return p
+	}
 	for _, tag := range w.tags {
 		d, lane := w.dice("caller "+id+string(tag)), w.lane()
 		w.actors.Go(func() { w.call(p, tag, d, lane) })

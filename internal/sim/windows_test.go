@@ -150,8 +150,8 @@ func (w *world) excused(a, b timedID) bool {
 		first = b.window.sent
 	}
 	return a.by != b.by && slices.ContainsFunc(w.mu.leftOut, func(r timedRecover) bool {
-		return r.at.After(first) && r.at.Before(last) && (r.wrong || a.by.timed.clock.wrong() ||
-			b.by.timed.clock.wrong())
+		return r.at.After(first) && r.at.Before(last) && (r.wrong || a.by.link.clock.wrong() ||
+			b.by.link.clock.wrong())
 	})
 }
 

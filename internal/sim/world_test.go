@@ -18,6 +18,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/room"
 )
 
 // world is one run: all that its seed makes.
@@ -47,6 +48,8 @@ type world struct {
 	strict     bool               // the hold of strict tags can be relied on
 	life       record.TagSettings // of the fleeting tag's first life
 	roles      bool               // etcd has a user with a role for each room, for consoles and for operators
+
+	fit func(cfg *room.Config, l *link) // changes the instances of a room, and then nothing calls them by itself; or nil
 
 	timed  bool         // the cluster has time-ordered IDs
 	lends  bool         // its instances lend workers to callers
@@ -123,6 +126,10 @@ func newWorld(seed uint64, script []byte, journals string, verbose func(string))
 	// The time in a bubble begins in 2000, and versions of recovers count the seconds since
 	// 2026: the world begins in 2027.
 	time.Sleep(time.Until(time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)))
+	return newWorldNow(seed, script, journals, verbose)
+}
+
+func newWorldNow(seed uint64, script []byte, journals string, verbose func(string)) *world {
 	w := &world{
 		seed: seed, script: script, verbose: verbose, began: time.Now(), journals: journals,
 		heal: make(chan struct{}), end: make(chan struct{}), hurry: make(chan struct{}, 1),
@@ -236,42 +243,62 @@ func (w *world) run() {
 
 // begin makes the cluster and starts everything.
 func (w *world) begin() {
-	l, err := ledger.New(w.mem.Open(), ledger.DefaultConfig())
-	if err != nil {
-		panic(err) // the default is valid
-	}
-	w.admin = admin.New(l, admin.DefaultConfig())
 	ctx := context.Background()
-	first, err := w.admin.Init(ctx, w.first.layout(w.rooms), "simulation")
-	if err != nil {
-		w.Errorf("init: %v", err)
+	if !w.makeCluster(ctx, w.first.layout(w.rooms), admin.DefaultConfig()) {
 		return
 	}
 	if w.required {
 		w.require(ctx)
 	}
-	w.log("--- seed %d: %s; hold %v; fates %v once in %d; %v", w.seed, text(first.Layout), w.hold,
-		w.fates, w.rate, w.troubles)
-	w.actors.Go(w.observe)
+	w.log("--- seed %d: hold %v; fates %v once in %d; %v", w.seed, w.hold, w.fates, w.rate, w.troubles)
 	for _, tag := range w.tags {
-		settings := w.settings(tag)
-		if _, err := w.admin.CreateTag(ctx, tag, settings, "simulation"); err != nil {
-			w.Errorf("create tag %s: %v", tag, err)
-		}
+		w.createTag(ctx, tag, w.settings(tag))
 	}
+	w.keepConsoles()
+	for _, room := range w.rooms {
+		w.keepRoom(room, 1+w.first.IntN(3))
+	}
+	w.beginTimes(ctx)
+}
+
+// makeCluster makes the cluster. It returns false if it cannot.
+func (w *world) makeCluster(ctx context.Context, layout allocator.Layout, cfg admin.Config) bool {
+	l, err := ledger.New(w.mem.Open(), ledger.DefaultConfig())
+	if err != nil {
+		panic(err) // the default is valid
+	}
+	w.admin = admin.New(l, cfg)
+	first, err := w.admin.Init(ctx, layout, "simulation")
+	if err != nil {
+		w.Errorf("init: %v", err)
+		return false
+	}
+	w.log("--- %s", text(first.Layout))
+	w.actors.Go(w.observe)
+	return true
+}
+
+func (w *world) createTag(ctx context.Context, tag allocator.Tag, settings record.TagSettings) {
+	if _, err := w.admin.CreateTag(ctx, tag, settings, "simulation"); err != nil {
+		w.Errorf("create tag %s: %v", tag, err)
+	}
+}
+
+func (w *world) keepConsoles() {
 	w.makeMirrorDir()
 	for i := range 2 {
 		w.consoles = append(w.consoles, w.keep("", fmt.Sprint("console-", i+1), w.startConsole))
 	}
-	for _, room := range w.rooms {
-		for i := range 1 + w.first.IntN(3) {
-			name := fmt.Sprintf("%s%d", room, i+1)
-			w.slots = append(w.slots, w.keep(room, name, func(id string) *process {
-				return w.startRoom(room, allocator.Instance(name), id)
-			}))
-		}
+}
+
+// keepRoom keeps instances of a room running.
+func (w *world) keepRoom(room allocator.Room, n int) {
+	for i := range n {
+		name := fmt.Sprintf("%s%d", room, i+1)
+		w.slots = append(w.slots, w.keep(room, name, func(id string) *process {
+			return w.startRoom(room, allocator.Instance(name), id)
+		}))
 	}
-	w.beginTimes(ctx)
 }
 
 func (w *world) settings(tag allocator.Tag) record.TagSettings {
