@@ -14,16 +14,13 @@ public final class Service {
         HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", Integer.parseInt(args[0])), 0);
         server.setExecutor(Executors.newFixedThreadPool(8));
         server.createContext("/orders", exchange -> {
-            int status = 201;
-            String answer;
             try {
-                answer = "{\"order\":\"" + ids.next("order") + "\"}"; // a text: JavaScript rounds above 2^53
+                String answer = "{\"order\":\"" + ids.next("order") + "\"}"; // a text: JavaScript rounds above 2^53
+                exchange.sendResponseHeaders(201, answer.length());
+                exchange.getResponseBody().write(answer.getBytes());
             } catch (MarchException e) {
-                status = e.temporary() ? 503 : 500;
-                answer = "{\"error\":\"" + e.kind() + "\"}";
+                exchange.sendResponseHeaders(e.temporary() ? 503 : 500, -1);
             }
-            exchange.sendResponseHeaders(status, answer.length());
-            exchange.getResponseBody().write(answer.getBytes());
             exchange.close();
         });
         server.start();
