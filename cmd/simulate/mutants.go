@@ -137,8 +137,9 @@ func (g gate) build(ctx context.Context, all, todo []mistake) error {
 	for _, m := range todo {
 		switch {
 		case built[m.pkg]:
-		case m.pkg == "":
+		case m.pkg == "" || m.pkg == simulation: // seeds of it, or another test
 			err = steady.Build(ctx, simulation, g.program(simulation), edits...)
+			built[""], built[simulation] = true, true
 		default:
 			err = overlay.BuildTests(ctx, m.pkg, g.program(m.pkg), edits)
 		}
