@@ -2,9 +2,7 @@ package io.github.marchid;
 
 import java.util.HashMap;
 import java.util.Map;
-import java.util.regex.MatchResult;
-import java.util.regex.Matcher;
-import java.util.regex.Pattern;
+import java.util.regex.*;
 
 /** Reads JSON as its values by paths: of {"a":[{"b":"c"}]} a.0.b is c. What is empty is "", and null is none. */
 final class Json {

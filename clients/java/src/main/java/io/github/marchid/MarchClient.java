@@ -14,13 +14,8 @@ import java.security.KeyStore;
 import java.security.cert.Certificate;
 import java.security.cert.CertificateFactory;
 import java.time.Duration;
-import java.util.List;
-import java.util.Map;
-import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.LinkedBlockingQueue;
-import java.util.concurrent.ThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
+import java.util.*;
+import java.util.concurrent.*;
 import java.util.concurrent.locks.LockSupport;
 import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
@@ -113,10 +108,9 @@ public final class MarchClient implements AutoCloseable {
         }
     }
 
-    /** Notes the own room's part of a layout, and returns whether it is the newest. */
-    synchronized boolean heard(Part part) {
+    /** Notes the own room's part of a layout. */
+    synchronized void heard(Part part) {
         newest = part.version() > newest.version() ? part : newest;
-        return part.version() == newest.version();
     }
 
     /** The options of a client. */

@@ -10,31 +10,19 @@ public final class MarchException extends RuntimeException {
     /** What a caller can do about an error. */
     public enum Kind {
         // Another instance may succeed. Of the failures of several the first of these is the call's.
-        /** No room has IDs now, and none are held: try again. */
-        UNAVAILABLE,
-        /** A limit of the server is reached: try again. */
-        TOO_MANY,
-        /** Leasing is halted: try again. */
-        WENT_BACK,
-        /** The room has no range: try again. */
-        NO_RANGE,
+        /** No room has IDs now, and none are held: try again. */ UNAVAILABLE,
+        /** A limit of the server is reached: try again. */ TOO_MANY,
+        /** Leasing is halted: try again. */ WENT_BACK,
+        /** The room has no range: try again. */ NO_RANGE,
         // Every instance would answer the same.
-        /** A defect. */
-        INTERNAL,
-        /** The request can never succeed as it is. */
-        INVALID,
-        /** There is no such tag. */
-        NOT_FOUND,
-        /** The tag is at its limit. */
-        EXHAUSTED,
-        /** An operator must act first. */
-        REFUSED,
-        /** The caller lacks the right. */
-        DENIED,
-        /** No valid token or certificate. */
-        UNAUTHENTICATED,
-        /** The client was closed. */
-        CLOSED;
+        /** A defect. */ INTERNAL,
+        /** The request can never succeed as it is. */ INVALID,
+        /** There is no such tag. */ NOT_FOUND,
+        /** The tag is at its limit. */ EXHAUSTED,
+        /** An operator must act first. */ REFUSED,
+        /** The caller lacks the right. */ DENIED,
+        /** No valid token or certificate. */ UNAUTHENTICATED,
+        /** The client was closed. */ CLOSED;
 
         boolean temporary() {
             return compareTo(NO_RANGE) <= 0;

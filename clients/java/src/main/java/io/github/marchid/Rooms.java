@@ -3,26 +3,14 @@ package io.github.marchid;
 import io.github.marchid.MarchException.Kind;
 import java.io.IOException;
 import java.net.URI;
-import java.net.http.HttpClient;
-import java.net.http.HttpRequest;
+import java.net.http.*;
 import java.net.http.HttpRequest.BodyPublishers;
-import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
-import java.util.ArrayList;
-import java.util.Collections;
-import java.util.Comparator;
-import java.util.LinkedHashMap;
-import java.util.List;
-import java.util.Map;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.ThreadLocalRandom;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
+import java.util.*;
+import java.util.concurrent.*;
 import java.util.function.Function;
 import java.util.regex.Pattern;
 import java.util.stream.Collectors;
@@ -43,7 +31,6 @@ final class Rooms {
     record Answer<T>(T body, String url, long sent) {}
 
     final Map<String, Long> failed = Collections.synchronizedMap(new LinkedHashMap<>()); // when each address did last
-    final Map<String, Long> lagging = new ConcurrentHashMap<>(); // when one last lagged behind the newest layout
     final List<String> fallback;
     final long longest; // that a lease may take
     volatile boolean closed;
@@ -77,12 +64,10 @@ final class Rooms {
         long giveUp = now() + patience;
         for (long pause = SECOND / 50;; pause = Math.min(2 * pause, SECOND / 2)) {
             long began = now();
-            // Those that failed just now are asked last, and other rooms after the own; of each those that lag behind,
-            // and then the last to fail.
+            // Those that failed just now are asked last, and other rooms after the own.
             Map<String, Long> at = Map.copyOf(failed);
             Comparator<String> rank = Comparator.comparing((String url) -> began < at.get(url) + AVOID)
-                .thenComparing(fallback::contains)
-                .thenComparing(url -> began < lagging.getOrDefault(url, -AVOID) + AVOID).thenComparing(at::get);
+                .thenComparing(fallback::contains).thenComparing(at::get);
             List<MarchException> failures = new ArrayList<>();
             for (String url : failed.keySet().stream().sorted(rank).toList()) {
                 long sent = now();

@@ -11,10 +11,7 @@ import io.github.marchid.Rooms.Answer;
 import io.github.marchid.Segment.Part;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
-import java.util.ArrayList;
-import java.util.List;
-import java.util.Map;
-import java.util.UUID;
+import java.util.*;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.Function;
 import java.util.function.Predicate;
@@ -329,10 +326,9 @@ public final class Tag {
         if (rooms.closed) { // looked at last: close drops what those tags hold that it finds
             return;
         }
-        // An instance may lease under a layout that it does not report yet.
-        if (!rooms.fallback.contains(answer.url())
-            && !(client.heard(Part.of(body, "serves")) | client.heard(Part.of(body, "segment")))) {
-            rooms.lagging.put(answer.url(), at); // but what it leases is valid
+        if (!rooms.fallback.contains(answer.url())) { // an instance may lease under a layout that it does not report
+            client.heard(Part.of(body, "serves"));
+            client.heard(Part.of(body, "segment"));
         }
         boolean again = false;
         boolean windows = body.containsKey("time.window.worker");

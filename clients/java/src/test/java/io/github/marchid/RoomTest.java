@@ -509,7 +509,7 @@ public final class RoomTest {
         }
     }
 
-    /** A room that lags behind leases what callers need at once, not each second; it refills, and is asked first. */
+    /** A room that lags behind leases what callers need at once, not each second, and it refills. */
     private static void lags(Room room) throws Exception {
         room.serves = PART.replace("\"1\"", "\"2\"");
         try (MarchClient ids = MarchClient.builder(room.url).steps(1000, 1000).build()) {
@@ -524,11 +524,6 @@ public final class RoomTest {
                 await("refilled", () -> order.held() >= 1000);
             }
             is(true, System.nanoTime() - began < 40_000_000_000L);
-        }
-        try (Room other = new Room();
-            MarchClient ids = MarchClient.builder(room.url).fallback(other.url).build()) {
-            ids.rooms.lagging.put(room.url, Rooms.now());
-            is(room.url, ids.rooms.ask("/", "{\"count\":\"1\"}", Rooms.PATIENCE, answer -> 0).url());
         }
     }
 
