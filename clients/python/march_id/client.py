@@ -9,7 +9,7 @@ import re
 import secrets
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from os import getpid
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 from urllib.parse import quote
@@ -103,8 +103,10 @@ class Tag:
         held = self._held
         ids, until = held.ready
         if held.own.process == getpid() and now() < until:
-            with suppress(IndexError):
+            try:
                 return ids.pop()
+            except IndexError:
+                pass
         id = self._when(1, _Held.one)
         return self.next_n(1)[0].start if id < 0 else id
 
