@@ -347,3 +347,48 @@ func TestExpireStress(t *testing.T) {
 		})
 	}
 }
+
+// A chain that rises without callers leases few IDs, once, drops what lies below when they are there, and leases as its
+// pace says from its next caller on. It takes whatever the source leases, also below.
+func TestRise(t *testing.T) {
+	virtual(t, func(w *world) {
+		c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+		w.take(c, 1)
+		time.Sleep(time.Minute)
+		c.Observe()
+		before := c.Status()
+		m.setNext(100_000)
+		m.fault(away)
+		c.Rise(100_000, 5)
+		time.Sleep(time.Minute)
+		if s := c.Status(); s.Held != before.Held || s.Dropped != 0 {
+			w.Errorf("without a lease: %+v, before %+v", s, before)
+		}
+		m.fault(nil)
+		time.Sleep(time.Minute)
+		c.Observe()
+		if s := c.Status(); s.Held != 5 || s.Refills != before.Refills+1 || s.Dropped != before.Held {
+			w.Errorf("it rose: %+v, before %+v", s, before)
+		}
+		m.setVersion(2)
+		c.Renew(part(2)) // a layout goes on
+		time.Sleep(time.Second)
+		if s := c.Status(); !c.Renewed(part(2)) || s.Held != 5 {
+			w.Errorf("renewed: %+v", s)
+		}
+		if id, err := c.Next(w.Context()); err != nil || id < 100_000 {
+			w.Errorf("%d, %v", id, err)
+		}
+		time.Sleep(time.Second)
+		if s := c.Status(); s.Held < 1000 {
+			w.Errorf("it has a caller again: %+v", s)
+		}
+		c.Rise(10_000_000, 0) // the source leases below that
+		time.Sleep(time.Second)
+		w.take(c, c.Status().Held+5000)
+		if s := c.Status(); s.Failure != nil {
+			w.Errorf("%+v", s)
+		}
+		w.balance(c, m)
+	})
+}
