@@ -52,10 +52,10 @@ type Chain struct {
 		used    time.Time // when IDs were last seen to have been issued
 		seen    int64     // how many were issued by then
 		failed  *failed   // the last refill; nil after a success, and where the store was away
-		few     int64     // what a chain leases without a caller, instead of what its pace says; 0 for no such bound
 		stale   bool      // the last leased segment had to be replaced at once
 		asleep  bool      // nothing is leased before the next caller
 		closed  bool
+		few     int32 // what a chain leases without a caller, instead of what its pace says; 0 for no such bound
 	}
 }
 

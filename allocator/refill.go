@@ -173,7 +173,7 @@ func (c *Chain) need(now time.Time) int64 {
 		return 0
 	}
 	if c.mu.few > 0 {
-		least = min(least, c.mu.few)
+		least = min(least, int64(c.mu.few))
 	}
 	return min(max(least, wanted-stays, 1), c.mu.pace.settings.MaxStep)
 }

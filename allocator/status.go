@@ -7,7 +7,7 @@ type Status struct {
 	Tag     Tag
 	Issued  int64         // IDs handed out since the chain was made
 	Held    int64         // IDs in memory
-	Excess  int64         // those of them beyond the bound of the last lease: callers had waited for more than they took
+	Excess  int64         // those beyond the bound of the last lease: callers waited for more than they took
 	Dropped int64         // IDs that were leased and will never be issued
 	Last    int64         // the last ID that was leased, -1 before any
 	Target  int64         // how many IDs the chain aims to hold; its next step

@@ -1,6 +1,7 @@
 package allocator
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -76,7 +77,7 @@ func (c *Chain) Rise(least, few int64) {
 	defer c.mu.Unlock()
 	f := c.mu.bounds.fade()
 	f.least = max(f.least, least)
-	c.mu.few = few
+	c.mu.few = int32(min(few, math.MaxInt32))
 	c.requestIfNeeded(c.now())
 }
 

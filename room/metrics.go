@@ -83,8 +83,8 @@ var seriesMetrics = []struct {
 }{
 	{tagDesc("chain_held_ids", "IDs in memory."), prometheus.GaugeValue,
 		func(s series) float64 { return float64(s.held) }},
-	{tagDesc("chain_excess_ids", "IDs in memory beyond twice the reserve at the peak rate of the last lease, and beyond "+
-		"two least steps."), prometheus.GaugeValue, func(s series) float64 { return float64(s.excess) }},
+	{tagDesc("chain_excess_ids", "IDs in memory beyond twice the reserve at the peak rate of the last lease, and "+
+		"beyond two least steps."), prometheus.GaugeValue, func(s series) float64 { return float64(s.excess) }},
 	{tagDesc("chain_reserve_seconds", "How long the IDs in memory last at the recent peak rate, 7 days at most; "+
 		"for a strict tag no longer than hold."), prometheus.GaugeValue,
 		func(s series) float64 { return s.reserve }},

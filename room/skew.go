@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger"
 )
 
 // How often an instance looks how far the tags with a max_skew are behind the furthest room, and how many it looks at
@@ -65,7 +66,7 @@ func (m *tags) boundSkew(ctx context.Context) error {
 		}
 		slices.Sort(names)
 		for len(names) > 0 {
-			n := min(len(names), m.instance.SkewsAtOnce())
+			n := min(len(names), ledger.SkewsAtOnce(m.instance))
 			m.lookAt(ctx, names[:n], before)
 			names = names[n:]
 			select {
@@ -79,7 +80,7 @@ func (m *tags) boundSkew(ctx context.Context) error {
 
 // lookAt looks at some tags. A tag that could not be read is looked at again.
 func (m *tags) lookAt(ctx context.Context, names []allocator.Tag, before map[allocator.Tag]int64) {
-	skews, err := m.instance.Skews(ctx, names)
+	skews, err := ledger.Skews(ctx, m.instance, names)
 	for _, name := range names {
 		c := m.counter(string(name))
 		skew, found := skews[name]

@@ -108,7 +108,8 @@ func TestSkewKeepsWhatItCannotReplace(t *testing.T) {
 				if why == "full" {
 					b.issue(5000)
 					c.Mem.NoSpace(true)
-				} else if _, err := c.Admin.SkipTag(bg, "t", []allocator.Room{"b"}, 10_000_000, true, "test"); err != nil {
+				} else if _, err := c.Admin.SkipTag(bg, "t", []allocator.Room{"b"}, 10_000_000, true,
+					"test"); err != nil {
 					t.Fatal(err)
 				} else {
 					b.await("room b skips", func() bool { return b.mustNext("t") >= 10_000_000 })

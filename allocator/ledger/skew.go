@@ -29,14 +29,14 @@ func (f *floor) skewed(terms record.Terms, end int64) int64 {
 }
 
 // SkewsAtOnce is how many tags one call of Skews can read.
-func (i *Instance) SkewsAtOnce() int {
+func SkewsAtOnce(i *Instance) int {
 	stored, _ := i.ledger.Layout()
 	return max((keysAtOnce-1)/(1+len(stored.Ever)), 1)
 }
 
-// Skews reads some tags, the marks that all rooms have of them, and the registrations of this room, at one moment. A
-// tag that is not there, cannot be read or has no max_skew is missing.
-func (i *Instance) Skews(ctx context.Context, names []allocator.Tag) (map[allocator.Tag]Skew, error) {
+// Skews reads some tags, the marks that all rooms have of them, and the registrations of an instance's room, at one
+// moment. A tag that is not there, cannot be read or has no max_skew is missing.
+func Skews(ctx context.Context, i *Instance, names []allocator.Tag) (map[allocator.Tag]Skew, error) {
 	l := i.ledger
 	state, err := l.LeasableState(ctx)
 	if err != nil {
@@ -56,7 +56,7 @@ func (i *Instance) Skews(ctx context.Context, names []allocator.Tag) (map[alloca
 	skews, each := make(map[allocator.Tag]Skew), 1+len(state.layout.Ever)
 	for k, name := range names {
 		shown := answer.Got[1+k*each : 1+(k+1)*each]
-		if skew := i.skewOf(state, shown, int64(len(answer.Got[0]))); skew.Least > 0 {
+		if skew := skewOf(i, state, shown, int64(len(answer.Got[0]))); skew.Least > 0 {
 			skews[name] = skew
 		}
 	}
@@ -65,7 +65,7 @@ func (i *Instance) Skews(ctx context.Context, names []allocator.Tag) (map[alloca
 
 // skewOf returns the Skew of a tag by its key and the marks of all rooms, in a room of so many instances; zero without
 // a max_skew. A tag that cannot be read has none: its leases fail, and say why.
-func (i *Instance) skewOf(state *State, shown [][]store.KV, instances int64) (s Skew) {
+func skewOf(i *Instance, state *State, shown [][]store.KV, instances int64) (s Skew) {
 	if len(shown[0]) == 0 {
 		return s
 	}

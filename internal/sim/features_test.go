@@ -124,7 +124,8 @@ func features() []feature {
 			return a.one(m.redis(ctx, p, "INCR", "redis"))
 		}},
 		{name: "door of Leaf", tag: "leaf", call: web("leaf", "/api/segment/get/leaf")},
-		{name: "door of TinyId", tag: "tinyid", call: web("tinyid", "/tinyid/id/nextIdSimple?bizType=tinyid&token=secret")},
+		{name: "door of TinyId", tag: "tinyid",
+			call: web("tinyid", "/tinyid/id/nextIdSimple?bizType=tinyid&token=secret")},
 		{name: "door of CosId", tag: "cosid", call: web("cosid", "/ids/cosid")},
 		{name: "quota", tag: "bounds", call: func(ctx context.Context, m *moves, p *process, a *answered) error {
 			last, err := m.redis(ctx, p, "INCRBY", "bounds", each)
@@ -141,10 +142,12 @@ func features() []feature {
 			}
 			most := quota * int64(time.Since(m.world.began)/time.Second+2)
 			if taken > most || m.overQuota.Load() == 0 {
-				m.problem("bounds", "%d IDs taken, %d calls refused; the quota allows %d IDs", taken, m.overQuota.Load(), most)
+				m.problem("bounds", "%d IDs taken, %d calls refused; the quota allows %d IDs", taken,
+					m.overQuota.Load(), most)
 			}
 		}},
-		{name: "client's lease", tag: "leased", call: func(ctx context.Context, _ *moves, p *process, a *answered) error {
+		{name: "client's lease", tag: "leased", call: func(ctx context.Context, _ *moves, p *process,
+			a *answered) error {
 			r, err := p.room.Lease(ctx, &marchv1.LeaseRequest{Tag: string(a.tag), Count: 4})
 			if err == nil {
 				a.lease(r)

@@ -516,7 +516,8 @@ func (m *moves) judge(f feature, word string) (wrong []string) {
 		wrong = append(wrong, fmt.Sprintf("the move was refused because of it: %v", m.refused[f.tag]))
 	}
 	most := soon
-	if within, err := time.ParseDuration(strings.ReplaceAll(strings.ReplaceAll(word, " ", ""), "min", "m")); err == nil {
+	within, err := time.ParseDuration(strings.NewReplacer(" ", "", "min", "m").Replace(word))
+	if err == nil {
 		most = within
 	} else if !slices.Contains([]string{"on", "ends", "until"}, word) {
 		wrong = append(wrong, "no word of the table's")
@@ -546,8 +547,8 @@ func (m *moves) judge(f feature, word string) (wrong []string) {
 			}
 		case word == "until" && atAll && !over.After(m.acted.Add(4*time.Second)):
 		case longest > most || !atAll:
-			wrong = append(wrong, fmt.Sprintf("in room %s callers got no ID for %v until %v after the move began; at all: "+
-				"%v, %v", in, longest, over.Sub(m.began), atAll, last))
+			wrong = append(wrong, fmt.Sprintf("in room %s callers got no ID for %v until %v after the move began; at "+
+				"all: %v, %v", in, longest, over.Sub(m.began), atAll, last))
 		}
 	}
 	if most > soon && !waited || word == "until" && !waited {

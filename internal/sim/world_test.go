@@ -49,7 +49,7 @@ type world struct {
 	life       record.TagSettings // of the fleeting tag's first life
 	roles      bool               // etcd has a user with a role for each room, for consoles and for operators
 
-	fit func(cfg *room.Config, l *link) // changes the instances of a room, and then nothing calls them by itself; or nil
+	fit func(cfg *room.Config, l *link) // nil, or changes a room's instances, which nothing calls by itself then
 
 	timed  bool         // the cluster has time-ordered IDs
 	lends  bool         // its instances lend workers to callers
