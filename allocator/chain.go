@@ -55,7 +55,6 @@ type Chain struct {
 		stale   bool      // the last leased segment had to be replaced at once
 		asleep  bool      // nothing is leased before the next caller
 		closed  bool
-		few     int32 // what a chain leases without a caller, instead of what its pace says; 0 for no such bound
 	}
 }
 
@@ -255,9 +254,6 @@ func (c *Chain) cut(n int64) Segment {
 // without a link's 256 bytes: a room may have a million such chains. The caller holds the lock.
 func (c *Chain) settle(now time.Time, called bool) {
 	s := &c.mu.stock
-	if called {
-		c.mu.few = 0
-	}
 	switch {
 	case called || c.unused(now) < parkAfter:
 		s.promote(c.mu.pace.link(s.held(), now))

@@ -14,7 +14,7 @@ func (c *Chain) Update(s Settings) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s != c.mu.pace.settings {
-		c.mu.pace.settings, c.mu.few = s, 0 // a prescale may want more than a chain without callers holds
+		c.mu.pace.settings = s
 		c.requestIfNeeded(c.now())
 	}
 	return nil

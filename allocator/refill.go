@@ -169,11 +169,8 @@ func (c *Chain) need(now time.Time) int64 {
 		// not change. With only one target the next refill would be due at the next ID,
 		// and a layout that renews all chains of a room would make each lease twice.
 		least = min(max(target, held), most) - stays
-	case stays == held && (held >= target || c.mu.few > 0) && held >= wanted:
+	case stays == held && held >= target && held >= wanted:
 		return 0
-	}
-	if c.mu.few > 0 {
-		least = min(least, int64(c.mu.few))
 	}
 	return min(max(least, wanted-stays, 1), c.mu.pace.settings.MaxStep)
 }

@@ -1,7 +1,6 @@
 package allocator
 
 import (
-	"math"
 	"slices"
 	"time"
 )
@@ -25,31 +24,21 @@ func (s Segment) meets(o Segment) bool {
 	return s.Boundary == o.Boundary && s.Range == o.Range && s.First <= o.Last() && o.First <= s.Last()
 }
 
-// fading are the segments that the next one replaces: those that part outdates,
-// those that end at until or before, and those that begin below least.
+// fading are the segments that the next one replaces: those that part outdates, and
+// those that end at until or before.
 type fading struct {
 	part  Part
 	until time.Time
-	least int64
 }
 
 // fades reports whether the next segment replaces s.
 func (b *bounds) fades(s Segment) bool {
 	f := b.fading
-	return f != nil && (s.First < f.least || f.part.Outdates(s) ||
-		!s.Until.IsZero() && !f.until.IsZero() && s.ended(f.until))
+	return f != nil && (f.part.Outdates(s) || !s.Until.IsZero() && !f.until.IsZero() && s.ended(f.until))
 }
 
 // replaced reports whether the next segment takes the place of s.
 func (b *bounds) replaced(s Segment) bool { return b.outdated(s) || b.fades(s) }
-
-// fade returns what the next segment replaces, for a change.
-func (b *bounds) fade() *fading {
-	if b.fading == nil {
-		b.fading = &fading{}
-	}
-	return b.fading
-}
 
 // Replace leases one segment as if the chain did not hold the segments that part
 // outdates and those that end at until or before. When the new segment is there, it
@@ -59,25 +48,16 @@ func (b *bounds) fade() *fading {
 func (c *Chain) Replace(part Part, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	f := c.mu.bounds.fade()
+	if c.mu.bounds.fading == nil {
+		c.mu.bounds.fading = &fading{}
+	}
+	f := c.mu.bounds.fading
 	if part.Version > f.part.Version {
 		f.part = part
 	}
 	if f.until.Before(until) {
 		f.until = until
 	}
-	c.requestIfNeeded(c.now())
-}
-
-// Rise leases one segment as if the chain did not hold the segments that begin below least, and drops those when it is
-// there, unlike Skip also if the new one begins below least. With few above 0 it leases at most so many IDs,
-// and the chain then leases nothing more before its next caller.
-func (c *Chain) Rise(least, few int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	f := c.mu.bounds.fade()
-	f.least = max(f.least, least)
-	c.mu.few = int32(min(few, math.MaxInt32))
 	c.requestIfNeeded(c.now())
 }
 

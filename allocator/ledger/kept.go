@@ -245,7 +245,7 @@ func (i *Instance) Kept(source allocator.Source) (segments []allocator.Segment) 
 	stored, _ := i.ledger.Layout()
 	part := stored.Layout.Part(i.room)
 	terms, present := s.terms.At(i.Now())
-	least := max(terms.Start, terms.Skips[i.room], present.First, s.floor.skewed(terms, present.End))
+	least := max(terms.Start, terms.Skips[i.room], present.First)
 	for _, k := range kept {
 		if seg := segmentOf(k); k.Life == s.life && seg.First >= least && !part.Outdates(seg) {
 			segments = append(segments, seg)

@@ -116,7 +116,6 @@ func (w *world) checkAll() {
 	}
 	w.noteWaived()
 	w.checkOrder()
-	w.checkSkew()
 	w.checkKept()
 	eras, err := ledgertest.Eras(ctx, w.mem.Open(), "default")
 	if err != nil {

@@ -44,7 +44,6 @@ type link struct {
 		lost    time.Time        // the link leads to another etcd cluster before
 		sent    map[string]times // how often, and when last
 		reports []reported
-		looks   []look
 		leases  []lease          // in the order of their answers
 		shown   map[string]shown // by epoch
 		outside []outside        // the recovers that left the process out
@@ -220,7 +219,6 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 		l.w.log("%-12s %s: %v%s", l.name, what, fate.Name, ending(answer, err))
 		return answer, err
 	})
-	l.looks(txn, answer, err)
 	l.answered(asked, answer, err)
 	l.w.checkRolledBack(l, asked)
 	l.checkDenied(asked)

@@ -32,9 +32,10 @@
 //
 // # What has no oracle
 //
-// A tag's max_skew has no oracle. It bounds how far IDs may lie below the largest mark of all rooms, as the marks were
-// when the instance read them. etcd does not record the times of these readings. So the history can only show IDs that
-// lag, which may have been right. The simulation sees the readings.
+// A tag's max_skew has no oracle. It bounds how far a lease may begin below the largest mark of
+// all rooms, as the marks were when the instance read them. etcd does not record the time of
+// that reading, and the lease does not compare these marks. So the history can only show leases
+// that lag, which may have been right when they began.
 //
 // # Weak runs
 //
