@@ -36,14 +36,11 @@ export class Part {
 }
 
 /**
- * Segment is IDs of a part: left consecutive ones from next[0] on, and others by their ordinals, which count the part's
- * IDs from 0: at is the first of them, end is after the last. From until on none may be issued; from due on they are to
- * be replaced.
+ * Segment is IDs of a part: left consecutive ones from next on, and others by their ordinals, which count the part's IDs
+ * from 0: at is the first of them, end is after the last. From until on, by the client's clock, none may be issued; from
+ * due on, when a third of the time is left, it is to be replaced.
  */
 export class Segment {
-  next = new BigInt64Array(1); // adding to it makes one BigInt for an ID
-  left = 0;
-
   constructor(message, asked, sent = 0, ttl = 0) {
     const [first, count] = [BigInt(message.first), Number(message.count)];
     const { boundary, lower, upper } = this.part = new Part(message);
@@ -53,6 +50,7 @@ export class Segment {
     this.due = this.until - ttl / 3;
     this.at = this.ordinal(first);
     this.end = this.at + BigInt(count);
+    [this.next, this.left] = [first, 0];
     if (!(this.part.version > 0n && 0n <= lower && lower < upper && upper <= boundary && count > 0 && count <= asked &&
       this.id(this.at) === first && this.id(this.end - 1n) < 2n ** 63n)) {
       throw new TypeError(`a segment of ${count} IDs from ${first}; asked for: ${asked}`);
@@ -74,23 +72,27 @@ export class Segment {
     return id / boundary * this.width + min(max(id % boundary - lower, 0n), this.width);
   }
 
-  /** take takes the first of the IDs as far as they are consecutive, n at most. With n = 0 they are those of next. */
+  /** advance goes on to the next consecutive IDs when none is left of the last ones. */
+  advance() {
+    if (this.left > 0) return;
+    const first = this.at;
+    this.next = this.id(first);
+    this.at = this.width === this.part.boundary ? this.end : min(this.end, (first / this.width + 1n) * this.width);
+    this.left = Number(this.at - first);
+  }
+
+  /** take takes the first of the IDs as far as they are consecutive, n at most. */
   take(n) {
-    if (this.left === 0) {
-      const first = this.at;
-      this.next[0] = this.id(first);
-      this.at = this.width === this.part.boundary ? this.end : min(this.end, (first / this.width + 1n) * this.width);
-      this.left = Number(this.at - first);
-    }
-    const run = new Run(this.next[0], Math.min(n, this.left));
-    this.next[0] += BigInt(run.count);
+    this.advance();
+    const run = new Run(this.next, Math.min(n, this.left));
+    this.next += BigInt(run.count);
     this.left -= run.count;
     return run;
   }
 
   /** cut drops the IDs from a limit on. */
   cut(limit) {
-    this.left = Number(max(min(limit - this.next[0], BigInt(this.left)), 0n));
+    this.left = Number(max(min(limit - this.next, BigInt(this.left)), 0n));
     this.end = max(min(this.end, this.ordinal(limit)), this.at);
   }
 }
@@ -101,28 +103,26 @@ export const seconds = (duration) => Number.parseFloat(duration ?? "0");
 /** Window is the IDs of whole ticks of a worker that is lent for a time, above those of the window before. */
 export class Window {
   constructor({ tag, window }, sent = 0, nonce = "", version = 0n, before = undefined) {
-    const [worker, from, to, there] = [window.worker, window.fromMs, window.untilMs, window.nowMs].map(Number);
-    const [ticks, workers, full] = [tag.timeBits, tag.workerBits, tag.sequenceBits].map((bits) => 2 ** bits);
-    if (!(from < to && worker >= 0 && worker < workers)) {
-      throw new TypeError(`worker ${worker} of ${workers} from ${from} until ${to} ms`);
-    }
-    Object.assign(this, { from, to, there, ticks, full });
-    this.held = { worker: window.worker, nonce }; // with the proof that the worker is ours
+    [this.worker, this.from, this.to, this.there] = [window.worker, window.fromMs, window.untilMs, window.nowMs]
+      .map(Number);
+    this.nonce = nonce; // the proof that the worker is ours,
     this.part = new Part({ version }); // until any other layout
-    this.until = sent + to - there;
-    this.ttl = to - Math.max(there, from);
+    this.until = sent + this.to - this.there; // by the client's clock, as is due: to be renewed
+    this.ttl = this.to - Math.max(this.there, this.from);
     this.due = this.until - this.ttl / 2;
-    this.size = workers * full; // IDs of a tick
-    const last = tag.order === "WORKER_ORDER_LAST";
-    [this.step, this.place] = last ? [BigInt(workers), BigInt(worker)] : [1n, BigInt(worker * full)];
+    [this.ticks, this.workers, this.full] = [tag.timeBits, tag.workerBits, tag.sequenceBits].map((bits) => 2 ** bits);
+    this.workerLast = tag.order === "WORKER_ORDER_LAST";
     this.unit = Math.round(seconds(tag.unit) * 1000);
     this.epoch = Number(tag.epochMs ?? 0);
     this.policy = tag.sequence;
-    this.carryTo = Number(tag.carryTo ?? 0) || Math.max(Math.floor(full / 2) - 1, 1);
-    this.randomBelow = Math.min(Number(tag.randomBelow ?? 0) || 100, full);
-    this.layout = [ticks, this.size, this.step, this.unit, this.epoch].join();
+    this.carryTo = Number(tag.carryTo ?? 0) || Math.max(Math.floor(this.full / 2) - 1, 1);
+    this.randomBelow = Math.min(Number(tag.randomBelow ?? 0) || 100, this.full);
+    if (!(this.from < this.to && this.worker >= 0 && this.worker < this.workers)) {
+      throw new TypeError(`worker ${this.worker} of ${this.workers} from ${this.from} until ${this.to} ms`);
+    }
+    this.layout = [this.ticks, this.workers, this.full, this.workerLast, this.unit, this.epoch].join();
     const same = before?.layout === this.layout; // or else the tag was made anew
-    [this.tick, this.last] = same ? [before.tick, before.last] : [-1, 0]; // of the last ID, and its sequence
+    [this.tick, this.last] = same ? [before.tick, before.last] : [-1, 0]; // of the last ID
   }
 
   /**
@@ -133,17 +133,22 @@ export class Window {
     const tick = Math.floor((now - this.epoch) / this.unit);
     const start = this.epoch + tick * this.unit;
     if (tick < Math.max(this.tick, 0) || tick >= this.ticks || start < this.from || start + this.unit > this.to ||
-      this.ticks * this.size > 2 ** 63) { // IDs of more bits exist only as texts
+      this.ticks * this.workers * this.full > 2 ** 63) { // IDs of more bits exist only as texts
       return undefined;
     }
-    let first = 0;
-    if (tick === this.tick) first = this.last + 1;
-    else if (this.policy === "SEQUENCE_POLICY_RANDOM") first = Math.floor(Math.random() * this.randomBelow);
-    else if (this.policy === "SEQUENCE_POLICY_CARRY") {
-      first = Math.min(this.last < this.carryTo ? this.last + 1 : 1, this.full - 1);
-    }
-    const count = Math.max(Math.min(n, this.full - first), 0);
-    if (count > 0) [this.tick, this.last] = [tick, first + count - 1];
-    return new Run(BigInt(tick) * BigInt(this.size) + this.place + BigInt(first) * this.step, count, this.step);
+    const sequence = tick === this.tick ? this.last + 1 : this.#begin();
+    const count = Math.max(Math.min(n, this.full - sequence), 0);
+    if (count > 0) [this.tick, this.last] = [tick, sequence + count - 1];
+    const [workers, full] = [BigInt(this.workers), BigInt(this.full)];
+    const step = this.workerLast ? workers : 1n;
+    const place = BigInt(this.worker) * (this.workerLast ? 1n : full) + BigInt(sequence) * step;
+    return new Run(BigInt(tick) * workers * full + place, count, step);
+  }
+
+  /** #begin returns the sequence of a tick's first ID. */
+  #begin() {
+    if (this.policy === "SEQUENCE_POLICY_RANDOM") return Math.floor(Math.random() * this.randomBelow);
+    if (this.policy !== "SEQUENCE_POLICY_CARRY") return 0;
+    return Math.min(this.last < this.carryTo ? this.last + 1 : 1, this.full - 1);
   }
 }

@@ -15,18 +15,18 @@ const KINDS = [...ELSEWHERE, "internal", "invalid", "not_found", "exhausted", "r
 // What a status means without March's reason: it is a proxy's, or HTTP's own.
 const STATUSES = { 400: "invalid", 401: "unauthenticated", 403: "denied", 408: "unavailable", 429: "too_many",
   499: "unavailable", 502: "unavailable", 503: "unavailable", 504: "unavailable" };
+
 const LOOPBACK = /^(localhost|\[::1\]|127(\.(25[0-5]|(2[0-4]|1?\d)?\d)){3})$/;
 
 /** MarchError is an error of March; kind says what a caller can do about it. */
 export class MarchError extends Error {
-  name = "MarchError";
-  retryAfter = 1000; // ms before another try
-  limit = 0n; // of an exhausted tag, where it is known
-  noWindow = false; // no worker is free for a time-ordered tag: rooms still issue its IDs
-
-  constructor(kind, message, cause = undefined) {
-    super(cause ? `${message}: ${cause.message || cause.code}` : message, { cause });
+  constructor(kind, message, retryAfter = 1000, options = undefined) {
+    super(message, options);
+    this.name = "MarchError";
     this.kind = kind;
+    this.retryAfter = retryAfter; // ms before another try
+    this.limit = 0n; // of an exhausted tag, where it is known
+    this.noWindow = false; // no worker is free for a time-ordered tag: rooms still issue its IDs
   }
 
   /** temporary reports whether another try may succeed: no room has IDs, or may give any, at the moment. */
@@ -43,9 +43,10 @@ export function errorOf(status, body, retryAfter, name = "room") {
   } catch { /* not March's */ }
   let kind = KINDS.find((k) => k === answer.reason) ?? STATUSES[status];
   if (answer.reason && kind !== answer.reason && !ELSEWHERE.includes(kind)) kind = undefined; // of a later release, say
-  const error = new MarchError(kind ?? "internal", `${name}: ${answer.message ?? `HTTP status ${status}`}`);
-  if (/^\d+$/.test(retryAfter)) error.retryAfter = Math.min(Math.max(1000, Number(retryAfter) * 1000), LONGEST);
-  if (/^\d{1,19}$/.test(answer.metadata?.limit)) error.limit = BigInt(answer.metadata.limit);
+  const after = /^\d+$/.test(retryAfter ?? "") ? Math.min(Math.max(1000, Number(retryAfter) * 1000), LONGEST) : 1000;
+  const error = new MarchError(kind ?? "internal", `${name}: ${answer.message ?? `HTTP status ${status}`}`, after);
+  const limit = answer.metadata?.limit;
+  error.limit = /^\d{1,19}$/.test(limit) ? BigInt(limit) : 0n;
   error.noWindow = answer.metadata?.window === "none";
   return error;
 }
@@ -82,15 +83,13 @@ export function soon() {
   return ahead;
 }
 
-/** contentOf returns a file as it is now: calls are few. */
-const contentOf = (file, kind) => readFile(file, "utf8").catch((error) => {
-  throw new MarchError(kind, file, error);
-});
-
 /** Rooms are the rooms that a client may ask. */
 export class Rooms {
   #options;
-  closed = false;
+  #agents = { // an idle connection ends before the room ends it
+    "http:": new http.Agent({ keepAlive: true, timeout: 4000 }),
+    "https:": new https.Agent({ keepAlive: true, timeout: 4000 }),
+  };
 
   constructor(addresses, fallback, options) {
     const first = Math.floor(Math.random() * addresses.length); // so that clients spread over a room's instances
@@ -100,7 +99,9 @@ export class Rooms {
     if (addresses.length === 0 || !all.every(fits)) {
       throw new MarchError("invalid", `addresses: ${all}; allowed: 1 or more http[s]://HOST:PORT`);
     }
-    this.failed = new Map(all.map((url) => [url, -AVOID])); // when each address failed last
+    this.failed = new Map(all.map((url) => [url, -AVOID])); // when each address failed last,
+    this.lagging = new Map(this.failed); // and when it lagged behind the newest layout
+    this.closed = false;
     this.longest = PATIENCE + (TRIES + 1) * options.timeout; // that a lease may take
     this.fallback = fallback;
     this.#options = options;
@@ -110,11 +111,14 @@ export class Rooms {
    * ask returns what is read of the first answer of a room, the room's address, and when the request was sent. After a
    * temporary error of all it asks again, as long as its patience lasts. Without a body the request is a GET.
    */
-  async ask(path, body, read = (answer) => answer, patience = PATIENCE) {
+  async ask(path, { body, patience = PATIENCE, read = (answer) => answer } = {}) {
     const giveUp = now() + patience;
     for (let pause = 20;; pause = Math.min(2 * pause, 500)) {
       const [start, failures] = [now(), []];
-      const rank = (url) => (start < this.failed.get(url) + AVOID ? 2 : 0) + (this.fallback.includes(url) ? 1 : 0);
+      // Those that failed just now are asked last, and other rooms after the own; of each those that lag behind, and
+      // then the last to fail.
+      const rank = (url) => (start < this.failed.get(url) + AVOID ? 4 : 0) + (this.fallback.includes(url) ? 2 : 0) +
+        (start < this.lagging.get(url) + AVOID ? 1 : 0);
       for (const [url] of [...this.failed].sort(([a, at], [b, bt]) => rank(a) - rank(b) || at - bt)) {
         const sent = now();
         try {
@@ -133,40 +137,52 @@ export class Rooms {
     }
   }
 
+  close() {
+    this.closed = true;
+    for (const agent of Object.values(this.#agents)) agent.destroy();
+  }
+
   async #call(address, path, body, read) {
     if (this.closed) throw new MarchError("closed", "the client was closed");
     const { timeout, tokenFile, ca, cert, key } = this.#options;
-    const [url, name] = [new URL(path, address), `room at ${address}`];
+    const [url, name] = [new URL(address), `room at ${address}`];
+    const secure = url.protocol === "https:";
     const headers = { "Content-Type": "application/json" };
+    if (tokenFile && !secure && !LOOPBACK.test(url.hostname)) {
+      throw new MarchError("unauthenticated", `${name}: no TLS, so the token is not sent`);
+    }
+    const content = (file, kind) => readFile(file, "utf8").catch((error) => { // as it is now: calls are few
+      throw new MarchError(kind, `${file}: ${error.message}`, 1000, { cause: error });
+    });
     if (tokenFile) {
-      if (url.protocol === "http:" && !LOOPBACK.test(url.hostname)) {
-        throw new MarchError("unauthenticated", `${name}: no TLS, so the token is not sent`);
-      }
-      const token = (await contentOf(tokenFile, "unauthenticated")).trim();
+      const token = (await content(tokenFile, "unauthenticated")).trim();
       if (!/^[!-~]+$/.test(token)) throw new MarchError("unauthenticated", `${tokenFile}: no token of one word`);
       headers.Authorization = `Bearer ${token}`;
     }
-    const files = await Promise.all(Object.entries({ ca, cert, key }).filter(([, file]) => file)
-      .map(async ([option, file]) => [option, await contentOf(file, "invalid")]));
-    const { status, text, after } = await new Promise((resolve, reject) => {
-      const request = (url.protocol === "http:" ? http : https).request(url, { ...Object.fromEntries(files), headers,
-        method: body ? "POST" : "GET", agent: false, signal: AbortSignal.timeout(timeout) }, async (response) => {
-        try {
-          const text = Buffer.concat(await response.toArray()).toString();
-          resolve({ status: response.statusCode, text, after: response.headers["retry-after"] });
-        } catch (error) {
-          reject(error);
-        }
-      });
-      request.on("error", reject).end(body && JSON.stringify(body));
-    }).catch((error) => {
-      throw new MarchError("unavailable", name, error);
-    });
+    const [caPem, certPem, keyPem] = await Promise.all([ca, cert, key].map((file) => file && content(file, "invalid")));
+    let status, text, after;
+    try {
+      ({ status, text, after } = await new Promise((resolve, reject) => {
+        const request = (secure ? https : http).request(url.origin + path, { method: body ? "POST" : "GET", headers,
+          ca: caPem, cert: certPem, key: keyPem, agent: this.#agents[url.protocol],
+          signal: AbortSignal.timeout(timeout) }, (response) => {
+          const chunks = [];
+          response.on("data", (chunk) => chunks.push(chunk)).on("error", reject).on("end", () => resolve({
+            status: response.statusCode, text: Buffer.concat(chunks).toString(), after: response.headers["retry-after"],
+          }));
+        });
+        request.on("error", reject).end(body === undefined ? undefined : JSON.stringify(body));
+      }));
+    } catch (error) {
+      const late = ["AbortError", "TimeoutError"].includes(error.name);
+      const why = late ? `no answer within ${timeout} ms` : error.message || error.code;
+      throw new MarchError("unavailable", `${name}: ${why}`, 1000, { cause: error });
+    }
     if (status !== 200) throw errorOf(status, text, after, name);
     try {
       return read(JSON.parse(text));
     } catch (error) {
-      throw new MarchError("internal", `${name}: its answer makes no sense`, error);
+      throw new MarchError("internal", `${name}: its answer makes no sense: ${error.message}`);
     }
   }
 }

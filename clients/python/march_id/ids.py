@@ -23,15 +23,19 @@ class Part(NamedTuple):
 
 class Segment:
     """IDs of a part by their ordinals, which count the part's IDs from 0: at is the next one, end is after the last.
-    From until on, by the client's clock, none may be issued; from due on they are to be replaced."""
+
+    From until on, by the client's clock, none may be issued; from due on, when a third of the time is left, it is to be
+    replaced.
+    """
 
     def __init__(self, message: Mapping[str, Any], asked: int, sent: float = 0.0, ttl: float = 0.0) -> None:
         self.part, first, count = part_of(message), int(message["first"]), int(message["count"])
         _, self.boundary, self.lower, upper = self.part
-        self.width, self.ttl, self.until = upper - self.lower, ttl, sent + ttl if ttl else math.inf
-        self.due = self.until - ttl / 3
+        self.width = upper - self.lower
         self.at = self.ordinal(first)
         self.end = self.at + count
+        self.ttl, self.until = ttl, sent + ttl if ttl else math.inf
+        self.due = self.until - ttl / 3
         if not (self.part.version > 0 and 0 <= self.lower < upper <= self.boundary and 0 < count <= asked
                 and 0 <= first == self.id(self.at) and self.id(self.end - 1) < 2**63):
             raise ValueError(f"{count} IDs from {first} of {self.part}, and {asked} were asked for")
@@ -45,10 +49,10 @@ class Segment:
 
     def take(self, n: int) -> range:
         """The first of the IDs as far as they are consecutive, n at most."""
-        first, at = self.id(self.at), self.at
-        block = self.end if self.width == self.boundary else (at // self.width + 1) * self.width
-        self.at = min(self.end, block, at + n)
-        return range(first, first + self.at - at)
+        first = self.at
+        block = self.end if self.width == self.boundary else (first // self.width + 1) * self.width
+        self.at = min(self.end, block, first + n)
+        return range(self.id(first), self.id(first) + self.at - first)
 
     def cut(self, limit: int) -> None:
         """Drops the IDs from a limit on."""
@@ -63,9 +67,8 @@ class Window:
         tag, lent = message["tag"], message["window"]
         self.worker, self.from_ms, self.until_ms, self.now_ms = (
             int(lent[name]) for name in ("worker", "fromMs", "untilMs", "nowMs"))
-        self.held = {"worker": str(self.worker), "nonce": nonce}  # with the proof that the worker is ours
-        self.part = Part(version)  # until any other layout
-        self.until = sent + (self.until_ms - self.now_ms) / 1000
+        self.nonce, self.part = nonce, Part(version)  # the proof that the worker is ours; until any other layout
+        self.until = sent + (self.until_ms - self.now_ms) / 1000  # by the client's clock, as is due: to be renewed
         self.ttl = (self.until_ms - max(self.now_ms, self.from_ms)) / 1000
         self.due = self.until - self.ttl / 2
         self.ticks, workers, self.full = (1 << int(tag[bits]) for bits in ("timeBits", "workerBits", "sequenceBits"))
@@ -79,9 +82,9 @@ class Window:
         if not (self.from_ms < self.until_ms and 0 <= self.worker < workers):
             raise ValueError(f"worker {self.worker} of {workers} from {self.from_ms} until {self.until_ms} ms")
         self.layout = (self.ticks, self.size, self.step, self.unit, self.epoch)
-        self.tick, self.last = -1, 0  # of the last ID, and its sequence
-        if before and before.layout == self.layout:  # or else the tag was made anew
-            self.tick, self.last = before.tick, before.last
+        same = before and before.layout == self.layout  # or else the tag was made anew
+        self.tick: int = before.tick if before and same else -1  # of the last ID,
+        self.last: int = before.last if before and same else 0  # and its sequence
 
     def take(self, n: int, now: int) -> Optional[range]:
         """Up to n IDs of the tick at a time in Unix ms: none if the tick is full; None if the window, the clock or the
@@ -90,18 +93,18 @@ class Window:
         if not (max(self.tick, 0) <= tick < self.ticks and self.from_ms <= now - into <= self.until_ms - self.unit
                 and self.ticks * self.size <= 2**63):  # IDs of more bits exist only as texts
             return None
-        first = 0
-        if tick == self.tick:
-            first = self.last + 1
-        elif self.policy == "SEQUENCE_POLICY_CARRY":
-            first = min(self.last + 1 if self.last < self.carry_to else 1, self.full - 1)
-        elif self.policy == "SEQUENCE_POLICY_RANDOM":
-            first = random.randrange(self.random_below)
+        first = self.last + 1 if tick == self.tick else self._begin()
         n = min(n, self.full - first)
         if n > 0:
             self.tick, self.last = tick, first + n - 1
         id = tick * self.size + self.place + first * self.step
         return range(id, id + n * self.step, self.step)
+
+    def _begin(self) -> int:
+        """The sequence of a tick's first ID."""
+        if self.policy == "SEQUENCE_POLICY_CARRY":
+            return min(self.last + 1 if self.last < self.carry_to else 1, self.full - 1)
+        return random.randrange(self.random_below) if self.policy == "SEQUENCE_POLICY_RANDOM" else 0
 
 
 def part_of(message: Optional[Mapping[str, Any]]) -> Part:

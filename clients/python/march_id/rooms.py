@@ -11,18 +11,18 @@ import socket
 import ssl
 import time
 from contextlib import closing
+from dataclasses import astuple, dataclass, replace
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from pathlib import Path
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 PATIENCE = 3.0  # seconds for which callers wait for rooms that do not answer; later ones get the error at once
 AVOID = 5.0  # seconds for which an instance that failed is asked only after all others
 LONGEST = 30.0  # seconds that an answer may have a client wait
 TRIES = 3  # how many hanging instances a call waits for
 Read = TypeVar("Read")
-HERE = r"localhost|::1|127(\.(25[0-5]|(2[0-4]|1?[0-9])?[0-9])){3}"  # names that only begin so are others' hosts
+LOOPBACK = r"localhost|::1|127(\.(25[0-5]|(2[0-4]|1?[0-9])?[0-9])){3}"  # names that only begin so are others' hosts
 
 
 class Kind(enum.Enum):
@@ -44,25 +44,33 @@ class Kind(enum.Enum):
     CLOSED = "closed"  # the client was closed
 
 
-KINDS = list(Kind)
-REASONS = {kind.value: kind for kind in KINDS[:-1]}
+ELSEWHERE = list(Kind)[:4]
+REASONS = {kind.value: kind for kind in Kind if kind is not Kind.CLOSED}
 # What a status means without March's reason: it is a proxy's, or HTTP's own.
 STATUSES = {400: Kind.INVALID, 401: Kind.UNAUTHENTICATED, 403: Kind.DENIED, 429: Kind.TOO_MANY,
             **dict.fromkeys((408, 499, 502, 503, 504), Kind.UNAVAILABLE)}
 
 
+@dataclass(eq=False)
 class MarchError(Exception):
-    """An error of March. limit is that of an exhausted tag, where it is known. retry_after has seconds."""
+    """An error of March."""
 
-    def __init__(self, kind: Kind, message: str, retry_after: float = 1.0, limit: int = 0,
-                 no_window: bool = False) -> None:
-        super().__init__(kind, message, retry_after, limit, no_window)
-        self.kind, self.retry_after, self.limit = kind, retry_after, limit
-        self.no_window = no_window  # no worker is free for a time-ordered tag: rooms still issue its IDs
-        self.temporary = kind in KINDS[:4]  # another try may succeed: no room has IDs, or may give any, at the moment
+    kind: Kind
+    message: str
+    retry_after: float = 1.0  # seconds to wait before another try
+    limit: int = 0  # of an exhausted tag, where it is known
+    no_window: bool = False  # no worker is free for a time-ordered tag: rooms still issue its IDs
 
     def __str__(self) -> str:
-        return str(self.args[1])
+        return self.message
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return MarchError, astuple(self)
+
+    @property
+    def temporary(self) -> bool:
+        """Whether another try may succeed: no room has IDs, or may give any, at the moment."""
+        return self.kind in ELSEWHERE
 
 
 def error_of(status: int, body: bytes, retry_after: Optional[str] = None, room: str = "room") -> MarchError:
@@ -74,7 +82,7 @@ def error_of(status: int, body: bytes, retry_after: Optional[str] = None, room: 
     reason, found = answer.get("reason"), answer.get("metadata")
     metadata = found if isinstance(found, dict) else {}
     kind = STATUSES.get(status, Kind.INTERNAL)
-    if reason and kind not in KINDS[:4]:  # a reason of a later release, or of another program, is no other kind
+    if reason and kind not in ELSEWHERE:  # a reason of a later release, or of another program, is no other kind
         kind = Kind.INTERNAL
     limit = re.fullmatch("[0-9]{1,19}", str(metadata.get("limit")))
     after = float(retry_after) if retry_after and retry_after.isdecimal() else 1.0
@@ -84,18 +92,18 @@ def error_of(status: int, body: bytes, retry_after: Optional[str] = None, room: 
 
 def together(failures: Sequence[MarchError]) -> MarchError:
     """The error of a call after the failures of several instances."""
-    first = min(failures, key=lambda e: KINDS.index(e.kind))
-    return MarchError(first.kind, "; ".join(map(str, failures)), first.retry_after, first.limit,
-                      any(e.no_window for e in failures))
+    return replace(min(failures, key=lambda e: list(Kind).index(e.kind)), message="; ".join(map(str, failures)),
+                   no_window=any(e.no_window for e in failures))
 
 
 class Rooms:
     """The rooms that a client may ask. All methods are safe for concurrent use."""
 
     def __init__(self, addresses: Sequence[str], fallback: Sequence[str], timeout: float, token_file: Optional[str],
-                 *tls: Optional[str]) -> None:
+                 tls: Tuple[Optional[str], Optional[str], Optional[str]]) -> None:
         own = random.sample(addresses, len(addresses))  # so that clients spread over the instances of a room
-        self.failed = dict.fromkeys((*own, *fallback), -AVOID)  # when each address failed last
+        self.failed = dict.fromkeys((*own, *fallback), -AVOID)  # when each address failed last,
+        self.lagging = dict(self.failed)  # and when it lagged behind the newest layout
         found = [re.fullmatch(r"https?://([^][/:@]+|\[[^]/]+\])(:([0-9]{1,5}))?/?", a) for a in self.failed]
         if not own or not all(a and int(a[3] or 0) < 65536 for a in found):
             raise MarchError(Kind.INVALID, f"addresses: {list(self.failed)}; allowed: 1 or more http[s]://HOST:PORT")
@@ -107,17 +115,19 @@ class Rooms:
             patience: float = PATIENCE) -> Tuple[Read, str, float]:
         """What is read of the first answer of a room, the room's address, and when the request was sent. Without a body
         the request is a GET. After a temporary error of all it asks again, as long as its patience lasts."""
-        give_up, pause = now() + patience, 0.02
+        give_up, pause, failed = now() + patience, 0.02, self.failed
         while True:
             failures: List[MarchError] = []
-            began, failed = now(), dict(self.failed)
-            for url in sorted(failed, key=lambda u: (began < failed[u] + AVOID, u in self.fallback, failed[u])):
+            began = now()
+            # Of the instances of a room the one that failed last is asked last, after one that lags behind.
+            for url in sorted(failed, key=lambda u: (began < failed[u] + AVOID, u in self.fallback,
+                                                     began < self.lagging[u] + AVOID, failed[u])):
                 sent = now()
                 try:
                     return self._call(url, path, read, body), url, sent
                 except MarchError as error:
                     if not error.no_window and (error.temporary or error.kind is Kind.INTERNAL):
-                        self.failed[url] = now()
+                        failed[url] = now()
                     if not error.temporary and not error.no_window:
                         raise
                     failures.append(error)
@@ -134,17 +144,11 @@ class Rooms:
         if self.closed:
             raise MarchError(Kind.CLOSED, "the client was closed")
         name, to, until, method = f"room at {url}", urlsplit(url), now() + self._timeout, "POST" if body else "GET"
-        headers, host, whole = {"Content-Type": "application/json", "Connection": "close"}, str(to.hostname), _Whole()
-        if self._token_file:
-            if to.scheme != "https" and not re.fullmatch(HERE, host):
-                raise MarchError(Kind.UNAUTHENTICATED, f"{name}: no TLS, so the token is not sent")
-            headers["Authorization"] = f"Bearer {self._token(self._token_file)}"
+        headers = {**self._headers(to), "Content-Type": "application/json", "Connection": "close"}
+        connection = HTTPConnection(str(to.hostname), to.port or {"http": 80, "https": 443}[to.scheme])
+        whole = _Whole()
         try:
-            # Each address of a name has its part of the time.
-            limit = self._timeout / len(socket.getaddrinfo(host, to.port, type=socket.SOCK_STREAM))
-            connection = HTTPConnection(host, to.port, limit) if to.scheme == "http" else HTTPSConnection(
-                host, to.port, timeout=limit, context=self._context())
-            with closing(connection):
+            with closing(self._connect(connection.host, connection.port, to.scheme, until)) as connection.sock:
                 connection.request(method, path, json.dumps(body) if body else None, headers)
                 part = b"-"
                 while part:  # each read has a limit of its own, and a proxy may drip
@@ -163,14 +167,38 @@ class Rooms:
         except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
             raise MarchError(Kind.INTERNAL, f"{name}: its answer makes no sense: {error}") from error
 
-    def _token(self, file: str) -> str:
+    def _connect(self, host: str, port: int, scheme: str, until: float) -> socket.socket:
+        """A socket. Each address of a name has its part of the time to connect, but not less than half a second, so not
+        all of many are tried."""
+        context, why = self._context() if scheme == "https" else None, OSError("timed out")
+        found = list({where[4][:2] for where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)})
+        for where in random.sample(found, len(found)):
+            left = until - now()
+            if left <= 0:
+                break
+            try:
+                sock = socket.create_connection(where, min(left, max(self._timeout / len(found), 0.5)))
+            except OSError as error:
+                why = error
+                continue
+            sock.settimeout(max(until - now(), 0.001))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a request's body follows its head
+            return context.wrap_socket(sock, server_hostname=host) if context else sock
+        raise why
+
+    def _headers(self, to: SplitResult) -> Dict[str, str]:
+        if not self._token_file:
+            return {}
+        if to.scheme != "https" and not re.fullmatch(LOOPBACK, str(to.hostname)):
+            raise MarchError(Kind.UNAUTHENTICATED, f"room at {to.geturl()}: no TLS, so the token is not sent")
         try:
-            token = Path(file).read_text("latin-1").strip()
+            with open(self._token_file, encoding="latin-1") as file:
+                token = file.read().strip()
         except OSError as error:
             raise MarchError(Kind.UNAUTHENTICATED, f"token: {error}") from error
         if not re.fullmatch("[!-~]+", token):  # http.client's error would have its text
-            raise MarchError(Kind.UNAUTHENTICATED, f"{file}: no token of one word")
-        return token
+            raise MarchError(Kind.UNAUTHENTICATED, f"{self._token_file}: no token of one word")
+        return {"Authorization": f"Bearer {token}"}
 
     def _context(self) -> ssl.SSLContext:
         """The files of TLS as they are now: leases are few."""

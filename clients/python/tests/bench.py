@@ -3,8 +3,6 @@
 import json
 import sys
 import time
-from functools import partial
-from typing import Callable, Tuple
 
 from march_id import Client
 
@@ -14,8 +12,7 @@ with Client([sys.argv[1]]) as ids:  # as a new client begins
 with Client([sys.argv[1]], min_step=50_000_000) as ids:
     tag, best = ids.tag(sys.argv[3]), 0.0
     tag.warm()
-    takes: Tuple[Callable[[], int], ...] = (tag.next, partial(ids.next, sys.argv[3]))
-    for take in takes:
+    for take in (tag.next, lambda next=ids.next, name=sys.argv[3]: next(name)):
         for _ in range(5):
             began = time.perf_counter()
             for _ in range(200_000):

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import mmap
 import os
 import pickle
 import signal
@@ -24,12 +25,11 @@ from march_id.rooms import error_of, together
 # A program that forks, in a process of its own: of other threads none may hold the interpreter's lock then.
 FORK = """
 import ctypes, json, os, sys, time
-from march_id import Client
+from march_id import Client, client
+client._own = client.{own}
 ids = Client([sys.argv[1]])
 order = ids.tag("order")
 mine = [order.next() for _ in range(10)]
-while order.held < 1500 or order._held.leasing:
-    time.sleep(0.01)
 with order._mine():
     time.sleep(0.05)
     child = {fork}()
@@ -44,6 +44,13 @@ mine += [order.next() for _ in range(200)]
 os.write(1, json.dumps(mine).encode() + bytes([10]))
 os._exit(0)
 """
+
+
+class Forgiving(mmap.mmap):
+    """A page of an emulator that takes any advice, and does nothing."""
+
+    def madvise(self, *_: int) -> None:
+        pass
 
 
 class Room(BaseHTTPRequestHandler):
@@ -110,7 +117,7 @@ class Clients(unittest.TestCase):
     def setUp(self) -> None:
         Room.faults, Room.asks, Room.held, Room.issued = [], [], [], None
         Room.changes, server = {}, ThreadingHTTPServer(("127.0.0.1", 0), Room)
-        setattr(server, "handle_error", lambda *_: None)  # a client that was closed reads nothing
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that was closed reads nothing
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self.addCleanup(server.server_close)
         self.addCleanup(server.shutdown)
@@ -138,15 +145,18 @@ class Clients(unittest.TestCase):
     @unittest.skipUnless(hasattr(os, "fork"), "no fork")
     def test_fork(self) -> None:
         """A child begins anew, even of a fork in C, as uWSGI's, which runs no hook of Python's, with a lock held."""
-        for fork, first in (
-                ("os.fork", "order.next()"), ("ctypes.PyDLL(None).fork", "order.next()"),
-                ("ctypes.PyDLL(None).fork", "order.next_n(1)[0][0]"),
-                ("ctypes.PyDLL(None).fork", "order.warm() or order.next()"),
-                ("ctypes.PyDLL(None).fork", "ids.next('other')")):
-            program = FORK.format(fork=fork, first=first)
+        with mock.patch.object(mmap, "mmap", Forgiving):
+            self.assertIsInstance(client._own(), client._Pid)
+        for fork, own, first in (
+                ("os.fork", "_own", "order.next()"), ("ctypes.PyDLL(None).fork", "_Pid", "order.next()"),
+                ("ctypes.PyDLL(None).fork", "_own", "order.next()"),
+                ("ctypes.PyDLL(None).fork", "_own", "order.next_n(1)[0][0]"),
+                ("ctypes.PyDLL(None).fork", "_own", "order.warm() or order.next()"),
+                ("ctypes.PyDLL(None).fork", "_own", "ids.next('other')")):
+            program = FORK.format(fork=fork, own=own, first=first)
             out = subprocess.run([sys.executable, "-c", program, self.url], stdout=subprocess.PIPE, check=True).stdout
             child, mine = map(json.loads, out.splitlines())
-            self.assertEqual((len(child), set(child) & set(mine)), (200, set()), (fork, first))
+            self.assertEqual((len(child), set(child) & set(mine)), (200, set()), (fork, own, first))
 
     def test_exit(self) -> None:
         """A client that is not closed does not keep its process."""
@@ -164,14 +174,19 @@ class Clients(unittest.TestCase):
 
     def test_addresses(self) -> None:
         """A name of several addresses that do not answer takes no longer than one."""
-        def make(_: object, limit: float, *__: object) -> None:
-            self.assertEqual(limit, 0.1)  # for each address
-            raise OSError("away")
+        for timeout, count, limits in ((8, 8, [1] * 8), (2, 20, [0.5] * 4)):
+            made, at = [], [0.0]
+            where = [(2, 1, 6, "", (f"127.0.0.{k // 2}", 1)) for k in range(2 * count)]
 
-        where = [(2, 1, 6, "", (f"127.0.0.{k}", 1)) for k in range(20)]
-        with mock.patch("socket.getaddrinfo", return_value=where), mock.patch("socket.create_connection", make), \
-                Client([self.url], timeout=2) as ids:
-            self.fails(Kind.UNAVAILABLE, lambda: ids._rooms.ask("/", dict, None, 0))
+            def make(_: object, limit: float) -> None:
+                made.append(limit)
+                at[0] += limit
+                raise OSError("away")
+
+            with mock.patch("socket.getaddrinfo", return_value=where), mock.patch("socket.create_connection", make), \
+                    mock.patch("march_id.rooms.now", lambda: at[0]), Client([self.url], timeout=timeout) as ids:
+                self.fails(Kind.UNAVAILABLE, lambda: ids._rooms.ask("/", dict, None, 0))
+            self.assertEqual(made, limits)
 
     def test_slow(self) -> None:
         """A call waits for an answer within the timeout, though that is longer than it would try again."""
@@ -230,19 +245,15 @@ class Clients(unittest.TestCase):
         self.assertIs(self.ids.tag("order"), order)
         self.forgets("order")
         Room.changes = {}
-        time.sleep(1)
         self.assertNotEqual(order.next(), self.ids.next("order"))
-        time.sleep(0.15)
-        self.ids._most = 0
-        self.ids.tag("more")
+        self.assertEqual(len({order, self.ids.tag("order")} & self.ids._used), 2)
+        time.sleep(0.5)
         self.assertIn("order", self.ids._tags)
 
     def forgets(self, name: str) -> None:
-        """Has the client forget a tag that is not in use, as it does where there are many."""
-        time.sleep(0.15)
-        self.ids._most = 0
-        self.ids.tag("another")
-        self.assertNotIn(name, self.ids._tags)
+        """Returns when the client has forgotten a tag."""
+        while name in self.ids._tags:
+            time.sleep(0.01)
 
     def test_errors(self) -> None:
         self.assertEqual(error_of(429, b"", "86400").retry_after, 30)
@@ -282,13 +293,14 @@ class Clients(unittest.TestCase):
         with mock.patch("_thread.start_new_thread", side_effect=RuntimeError("can't start new thread")):
             self.assertIn("new thread", str(self.fails(Kind.UNAVAILABLE, order.next)))
         self.assertEqual(sum(map(len, order.next_n(5000))), 5000)
+        while not self.ids._keepers:  # it was started
+            time.sleep(0.01)
 
     def test_lock_left(self) -> None:
         """A lock that a signal's handler left locked holds up no call for long, and no ID comes twice."""
         order = self.ids.tag("order")
         taken = [order.next() for _ in range(10)]
-        left = order._held
-        left.lock.acquire()  # as Python 3.14 does where a handler raises at the beginning of "with"
+        left = order._mine()  # as Python 3.14 does where a handler raises at the beginning of "with"
         with mock.patch.object(client, "STUCK", 0.1):
             taken += [order.next() for _ in range(2000)]
             self.assertEqual(sum(map(len, order.next_n(1000))), 1000)
@@ -364,9 +376,7 @@ class Clients(unittest.TestCase):
                 tag.next_n(10)
             while hangs[0] < client.REFILLS:
                 time.sleep(0.01)
-            for tag in tags:
-                tag.next_n(10)
-            time.sleep(0.1)
+            time.sleep(2 * client.LOOK)
             self.assertEqual(hangs[0], client.REFILLS)
             for k in range(client.REFILLS):
                 self.fails(Kind.UNAVAILABLE, self.ids.tag(f"hangs{k}").next)
@@ -375,30 +385,41 @@ class Clients(unittest.TestCase):
             hang.set()
 
     def test_many_tags(self) -> None:
-        """All tags that need it are leased ahead, though not all at once."""
+        """All tags that need it are leased ahead at a look, not as many as may be under way at once."""
         tags = [self.ids.tag(f"tag{k}") for k in range(3 * client.REFILLS)]
+        self.ids._keepers[os.getpid()] = 0  # so that there is one look
         for tag in tags:
             tag.next_n(10)
-        while any(tag.held < 1000 for tag in tags):
-            for tag in tags:
-                tag.next_n(max(tag.held - 1000, 1))
-            time.sleep(0.01)
+        self.ids._keepers.clear()
+        with mock.patch.object(client, "LOOK", 1000):
+            threading.Thread(target=self.ids._look, daemon=True).start()
+            while any(tag.held < 1000 for tag in tags):
+                time.sleep(0.01)
+
+    def test_lagging(self) -> None:
+        """An instance that lags behind is asked after the room's others, but before those of other rooms."""
+        asked: List[str] = []
+        with Client(["http://a:1", "http://b:1"], fallback=["http://c:1"]) as ids:
+            ids._rooms.lagging["http://a:1"] = client.now()
+            with mock.patch.object(ids._rooms, "_call", lambda url, *_: asked.append(url) or self.away()):
+                self.fails(Kind.UNAVAILABLE, lambda: ids._rooms.ask("/", dict, None, 0))
+        self.assertEqual(asked, ["http://b:1", "http://a:1", "http://c:1"])
+
+    def away(self) -> None:
+        raise MarchError(Kind.UNAVAILABLE, "away")
 
     def test_lags(self) -> None:
         """A room that lags behind leases what callers need at once, and replaces nothing for a while."""
         layout = {"version": "2", "boundary": "2", "range": {"lower": "0", "upper": "1"}}
         Room.changes, order = {"serves": layout}, self.ids.tag("order")
-        with mock.patch.object(client, "SEEK", 1000):
+        with mock.patch.object(client, "SEEK", 1000), mock.patch.object(client, "LOOK", 1000):
             for _ in range(20):
                 order.next_n(5000)
             while order.held < order._held.target:  # which a lease may raise
-                order._lease(0)
-            while order._held.leasing:
-                time.sleep(0.01)
-            self.assertFalse(order._held.needs())  # it would replace all
-            with mock.patch.object(order, "_lease"):
-                order.next_n(order.held - order._held.target + 1)
-            self.assertTrue(order._held.needs())  # but it refills
+                order._lease(0, set())
+            self.assertFalse(order._tend())  # it would replace all
+            order.next_n(order.held - order._held.target + 1)
+            self.assertTrue(order._tend())  # but it refills
 
     def test_room_issues(self) -> None:
         """Without a window a room issues, in batches."""
@@ -435,7 +456,7 @@ class Clients(unittest.TestCase):
         order = self.ids.tag("order")
         order.next()
         Room.changes = {"time": self.lent(0, 600_000)}
-        order._lease(1001)
+        order._lease(1, set())
         self.assertGreater(order.next(), 2**40)
         tag = {"workerBits": 12, "sequenceBits": 8, "timeBits": 40, "unit": "1s"}
         lent = {"worker": "1", "fromMs": "0", "untilMs": "9000", "nowMs": "0"}
@@ -462,9 +483,9 @@ class Clients(unittest.TestCase):
             cas = ssl.create_default_context().get_ca_certs(binary_form=True)
             ca.write(ssl.DER_cert_to_PEM_cert(cas[0]).encode() if cas else b"")
             ca.flush()
-            secure = Client([self.url.replace("http", "https") if cas else self.url], ca=ca.name if cas else None)
-        if cas:
-            self.assertIn(ca.name, str(self.fails(Kind.INVALID, lambda: secure.next("order"))))
+            ids = Client([self.url.replace("http", "https")], ca=ca.name) if cas else None
+        if ids:
+            self.assertIn(ca.name, str(self.fails(Kind.INVALID, lambda: ids.next("order"))))
 
     def lent(self, now: int, until: int, since: int = -9000) -> Dict[str, Any]:
         """A window of a worker with 256 IDs in a second. The room's clock is now ms ahead."""
