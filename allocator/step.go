@@ -169,7 +169,7 @@ func (p *pace) bounds(now time.Time) (target, most int64) {
 	if now.Before(s.PrescaleUntil) {
 		least = max(least, s.Prescale)
 	}
-	most = max(2*least, int64(min(2*p.peak*s.Reserve.Seconds(), LargestStep)))
+	most = max(2*least, int64(min(2*p.peak*s.Reserve.Seconds(), 2*LargestStep)))
 	// A refill up to most has a least step, too.
 	target = max(least, min(int64(math.Round(min(p.peak*span(*s), LargestStep))), most-least))
 	return min(target, s.MaxStep), min(most, 2*s.MaxStep)
