@@ -73,13 +73,14 @@ func (c *check) log(name string, file io.Reader) error {
 }
 
 // failed counts a call that failed. A defect in March must never be reported. An answer that
-// etcd went back, or that a correct request is invalid, may come only during a restore of etcd.
+// etcd went back, or that a correct request is invalid, may come only to a call that was under way during a restore of
+// etcd: of a batch of tags it may come late, after others had waited.
 func (c *check) failed(a runlog.Answer) {
 	c.r.FailedCalls[a.Failed]++
 	switch a.Failed {
 	case allocator.Internal.Error():
 	case allocator.WentBack.Error(), allocator.Invalid.Error():
-		if c.felt.meet(a.Received, a.Received) || c.late(a.Received, a.Received, func(room, id string) bool {
+		if c.felt.meet(a.Sent, a.Received) || c.late(a.Received, a.Received, func(room, id string) bool {
 			return room == string(a.Room) && (a.Instance == "" || id == string(a.Instance))
 		}) {
 			return
