@@ -72,9 +72,8 @@ func (c *check) log(name string, file io.Reader) error {
 	}
 }
 
-// failed counts a call that failed. A defect in March must never be reported. An answer that
-// etcd went back, or that a correct request is invalid, may come only to a call that was under way during a restore of
-// etcd: of a batch of tags it may come late, after others had waited.
+// failed counts a call that failed. A defect in March must never be reported. An answer that etcd went back, or that a
+// correct request is invalid, may come only to a call that was under way during a restore: it may come late.
 func (c *check) failed(a runlog.Answer) {
 	c.r.FailedCalls[a.Failed]++
 	switch a.Failed {
