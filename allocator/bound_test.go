@@ -34,7 +34,7 @@ func TestHeldIsBounded(t *testing.T) {
 				d.drive(time.Duration(1+random.IntN(60))*time.Second, steady(math.Exp(random.Float64()*9)))
 				switch random.IntN(4) {
 				case 0:
-					d.chain.Skip(d.m.skip(0) + random.Int64N(s.MinStep)) // below some of what is held
+					d.chain.Skip(d.m.skip(0) + random.Int64N(s.MinStep)) // above all that is held
 				case 1:
 					d.m.skip(random.Int64N(1000))
 				}

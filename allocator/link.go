@@ -195,14 +195,14 @@ func (s *stock) segments() []Segment {
 
 // holds reports whether match is true for a held segment.
 func (s *stock) holds(match func(Segment) bool) bool {
-	l := s.front.Load()
-	return l.remaining() > 0 && match(l.seg) || slices.ContainsFunc(s.tail, match)
+	return s.heldOf(match) > 0
 }
 
 // heldOf returns how many IDs the held segments have for which match is true.
 func (s *stock) heldOf(match func(Segment) bool) (n int64) {
-	if l := s.front.Load(); match(l.seg) {
-		n = l.remaining()
+	l := s.front.Load()
+	if n = l.remaining(); n > 0 && !match(l.seg) {
+		n = 0
 	}
 	for _, seg := range s.tail {
 		if match(seg) {

@@ -153,11 +153,11 @@ func Wake(c chan<- struct{}) {
 	}
 }
 
-// need returns how many IDs to lease now, 0 for none. The caller holds the
-// lock.
-func (c *Chain) need(now time.Time) int64 {
+// need returns how many IDs to lease now, 0 for none, and how many the chain may hold then where no caller waits for
+// more. The caller holds the lock.
+func (c *Chain) need(now time.Time) (n, most int64) {
 	if c.mu.closed {
-		return 0
+		return 0, 0
 	}
 	target, most := c.mu.pace.bounds(now)
 	held, wanted := c.mu.stock.held(), c.mu.callers.wanted
@@ -170,19 +170,19 @@ func (c *Chain) need(now time.Time) int64 {
 		// and a layout that renews all chains of a room would make each lease twice.
 		least = min(max(target, held), most) - stays
 	case stays == held && held >= target && held >= wanted:
-		return 0
+		return 0, most
 	}
-	return min(max(least, wanted-stays, 1), c.mu.pace.settings.MaxStep)
+	return min(max(least, wanted-stays, 1), c.mu.pace.settings.MaxStep), most
 }
 
 // requestIfNeeded queues the chain for a refill. The caller holds the lock.
 func (c *Chain) requestIfNeeded(now time.Time) {
 	wanted := c.mu.callers.wanted
-	switch {
-	case wanted == 0 && (c.mu.stock.last < 0 || c.mu.asleep):
-		return // no caller has used the chain yet, or not for long
-	case c.mu.failed.until(now) != nil, c.need(now) == 0:
-		return
+	if wanted == 0 && (c.mu.stock.last < 0 || c.mu.asleep) || c.mu.failed.until(now) != nil {
+		return // no caller has used the chain yet, or not for long; or the last refill failed just now
+	}
+	switch n, _ := c.need(now); {
+	case n == 0:
 	case wanted > 0:
 		c.refiller.request(c, urgent)
 	default:
@@ -195,8 +195,7 @@ func (c *Chain) requestIfNeeded(now time.Time) {
 // again.
 func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
 	c.mu.Lock()
-	n := c.need(c.now())
-	_, most := c.mu.pace.bounds(c.now())
+	n, most := c.need(c.now())
 	c.mu.Unlock()
 	var seg Segment
 	var err error
