@@ -46,6 +46,8 @@ import (
 //	announced               waits until etcd has the console's address
 //	mirrored                waits until the console saw all that etcd granted so far
 //	logged NAME TEXT        waits until a process has logged a text
+//	beside COMMAND          runs a command of march without printing how many marks are raised: an instance
+//	                        remembers a lease that was under way at a halt or a kill, too
 //
 // A command of march runs with the addresses of etcd and of the console. The name of an
 // instance stands for its address after --room=, and for its journal after --journal=. Recover
@@ -139,6 +141,8 @@ func (s *scenario) do(cmd string, cmdArgs []datadriven.CmdArg) string {
 		s.logged(args[0], strings.Join(args[1:], " "))
 	case "march":
 		return s.normal(s.march(args))
+	case "beside":
+		return regexp.MustCompile(`(raised?)( +)\d+ marks?`).ReplaceAllString(s.normal(s.march(args)), "$1$2<n> marks")
 	default:
 		s.Fatalf("there is no command %s", cmd)
 	}
