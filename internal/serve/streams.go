@@ -301,6 +301,9 @@ const longTurn = time.Millisecond
 // newTurns leaves half of the processors to calls.
 func newTurns() *turns { return &turns{busy: make(chan struct{}, max(runtime.GOMAXPROCS(0)/2, 1))} }
 
+// many reports whether so many streams are open that they take turns.
+func (t *turns) many() bool { return t.streams.Load() > int64(manyStreams*cap(t.busy)) }
+
 // turn is a stream that takes turns: one begins when its handler has a request, and ends when the handler wants
 // the next one.
 type turn struct {
@@ -316,6 +319,9 @@ type turn struct {
 // RecvMsg implements grpc.ServerStream.
 func (t *turn) RecvMsg(m any) error {
 	t.end()
+	if t.turns.many() {
+		runtime.Gosched() // a stream whose requests wait would answer them all, one after the other
+	}
 	if t.call != nil && !t.watch {
 		t.call.conn.unsent.wait(t.Context())
 	}
@@ -323,7 +329,7 @@ func (t *turn) RecvMsg(m any) error {
 		return err
 	}
 	t.call.ask()
-	if t.turns.streams.Load() <= int64(manyStreams*cap(t.turns.busy)) {
+	if !t.turns.many() {
 		return nil
 	}
 	select {
