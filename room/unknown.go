@@ -51,7 +51,7 @@ const (
 	unknownWindow = time.Minute
 	// slowly is how late answers come on average, and when a refused caller may ask again: its tag may be there then,
 	// long before the minute is over.
-	slowly = time.Second
+	slowly = 2 * time.Second
 	// The memory is bounded, too. When it is full, it is cleared.
 	maxUnknown        = 10_000
 	maxUnknownCallers = 10_000
