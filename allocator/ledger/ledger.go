@@ -67,9 +67,9 @@ func DefaultConfig() Config {
 // # Locks
 //
 // A goroutine that holds one of these locks takes only later ones: the presence's, the memory's, the Ledger's own
-// (wait), the knowledge's, and then one of the failures', the contacts' (line), the rings', the probes' (ping) and the
-// journal's. A method that takes a lock holds it to its end. No lock is held while etcd or the disk answers, nor while
-// a function that a caller gave is called: a Logger may block, too (see package pending).
+// (wait), the knowledge's, and then one of the troubles', the contacts' (line), the rings', the probes' (ping) and the
+// journal's. Beside these a Tenure's comes before the holders'. No lock is held while etcd or the disk answers, nor
+// while a function that a caller gave is called: a Logger may block, too (see package pending).
 type Ledger struct {
 	probes
 	watchLog throttle.Log
