@@ -13,7 +13,7 @@ help: ## print this list
 dev: build ## run a whole cluster here: etcd, two rooms, a console (flags in ARGS)
 	@exec bin/march dev $(ARGS)
 
-test: ## run the tests; needs Chromium, and installs it if it can (STRICT=1: none may be missing; LIVE=1: those too that need other systems' programs or build another version, and more seeds, tags and IDs; flags and packages in ARGS)
+test: ## run the tests; needs Chromium, and installs it if it can (STRICT=1: none may be missing; LIVE=1: those too that need other systems' programs or build another version, all variants of each claim, and more seeds, tags and IDs, as .ci/run has them; flags and packages in ARGS)
 	@.ci/test $(ARGS)
 
 # In these hours and days pass, by the same goroutines as in other tests: a third of the detector's time.

@@ -33,6 +33,17 @@ func Find(tb testing.TB, name string) string {
 	return path
 }
 
+// All reports whether a run has all variants of each claim, as that of .ci/run does: make test LIVE=1.
+func All() bool { return os.Getenv("LIVE") != "" }
+
+// OnlyInAll skips a test whose claim another test shows, too, unless a run has all variants. `make test` counts it.
+func OnlyInAll(tb testing.TB, tests string) {
+	tb.Helper()
+	if !All() {
+		tb.Skip("NOT RUN: tests " + tests + " (make test LIVE=1 runs them)")
+	}
+}
+
 // find returns the path of a program by one of its names, "" where it is missing, and which tests need it.
 func find(list, name string) (path, tests string) {
 	for line := range strings.Lines(list) {

@@ -25,6 +25,7 @@ import (
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console"
 	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
 	"github.com/march-id/march/room/tinyid"
@@ -203,7 +204,7 @@ func (m *moves) run(seed uint64, journals string) {
 	}
 	m.over = time.Now()
 	m.sleep(nil, 6*time.Second, 0)
-	if m.move.rest > 0 && !testing.Short() {
+	if m.move.rest > 0 && programs.All() {
 		m.rests.Store(true)
 		m.sleep(nil, m.move.rest, 0)
 		m.rests.Store(false)
@@ -582,8 +583,8 @@ func TestMoves(t *testing.T) {
 					if i+1 >= len(table) || table[i+1][0] != f.name {
 						t.Fatal("docs/proof.md has no such row here")
 					}
-					if one.rest > 0 && testing.Short() && strings.HasSuffix(table[i+1][col+1], " min") {
-						t.Skip("NOT RUN: twenty minutes of the simulation's time take ten seconds")
+					if one.rest > 0 && strings.HasSuffix(table[i+1][col+1], " min") {
+						programs.OnlyInAll(t, "of the twenty minutes after a recover without an instance")
 					}
 					if wrong := m.judge(f, table[i+1][col+1]); len(wrong) > 0 {
 						t.Errorf("%s: %s", table[i+1][col+1], strings.Join(wrong, "; "))

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator/ledger/ledgertest"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/race"
 )
 
@@ -81,7 +82,10 @@ func seeds() int {
 	case race.Enabled:
 		return 4 // one goroutine at a time: the detector finds little here
 	}
-	return 20 // .ci/run has 200
+	if !programs.All() {
+		return 10
+	}
+	return 20 // .ci/run has 200 beside them
 }
 
 // TestSimulation runs all seeds, or the requested one, in processes of their own: as many at
