@@ -24,6 +24,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/console/web"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/race"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -45,7 +46,8 @@ var everyPage = []string{"/", "/history", "/capacity", "/tags", "/migrations", "
 	"/decode?tag=order&id=1", "/audit", "/find?search=room", "/tags?do=new"}
 
 // Every page fits its width from narrow to wide, and axe finds nothing in it, light and dark: without
-// a cluster, in a new one, with long names and many rooms, during a migration, in an outage of etcd.
+// a cluster, in a new one, with long names and many rooms, during a migration, in an outage of etcd. A run that has not
+// all variants asks axe about the pages with long names and many rooms, and those without a cluster.
 func (b *browser) looks(t *testing.T) {
 	if race.Enabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
@@ -67,19 +69,25 @@ func (b *browser) looks(t *testing.T) {
 			t.Parallel()
 			s := cluster(t)
 			p := b.open(t, s.at)
+			asks := programs.All() || name == "rooms" || name == "nothing"
 			for _, path := range s.pages {
-				p.look(name, path)
+				p.look(name, path, asks)
+			}
+			if !asks {
+				t.Run("axe", func(t *testing.T) { programs.OnlyInAll(t, "of a state of all pages with axe") })
 			}
 		})
 	}
 }
 
-// look opens a page, and checks how it looks. It writes pictures of the page if they are asked for.
-func (p *tab) look(state, path string) {
+// look opens a page, and checks how it looks. It asks axe, and writes pictures of the page, if that is asked for.
+func (p *tab) look(state, path string, axe bool) {
 	p.Helper()
 	p.size(1280, 900)
 	p.visit(path)
-	p.accessible(path)
+	if axe {
+		p.accessible(path)
+	}
 	for _, width := range []int64{360, 1280, 2560} {
 		p.size(width, 900)
 		if over := eval[float64](p, "document.documentElement.scrollWidth - innerWidth"); over > 0 {
