@@ -3,7 +3,6 @@ package console_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/race"
 	"github.com/march-id/march/internal/testcluster"
 	"github.com/march-id/march/room"
@@ -26,12 +26,15 @@ func TestFarMigration(t *testing.T) {
 		most          float64
 	}{"rooms": {true, false, 12}, "console": {false, true, 12}, "all": {true, true, 13}} {
 		for _, away := range []time.Duration{60 * time.Millisecond, 200 * time.Millisecond, 2 * time.Second} {
-			phases := 5                                  // a console looks at different times
-			if race.Enabled || os.Getenv("LIVE") == "" { // .ci/run has all
+			phases := 5 // a console looks at different times
+			if race.Enabled || !programs.All() {
 				phases = 1
 			}
 			for k := range phases {
 				inBubble(t, fmt.Sprintf("%s %v %d", name, away, k), func(t *testing.T) {
+					if name != "all" {
+						programs.OnlyInAll(t, "of migrations with a far etcd")
+					}
 					w := newWorld(t, halves())
 					open := func(far bool) store.Store {
 						if far {
