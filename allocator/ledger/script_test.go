@@ -24,18 +24,27 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
-var overEtcd = flag.Bool("etcd", false, "scripts run over a real etcd")
+var overEtcd = flag.Bool("etcd", false, "TestScripts runs over a real etcd")
 
 // TestScripts runs the protocol as text: commands, and what they answered where that is more than "ok". Each file has
 // clusters of its own, each with clocks that stand still unless a command moves them.
-// `go test . -run TestScripts -rewrite` writes the answers anew. The commands are those of verbs. With -etcd a real
-// etcd does all transactions, which takes minutes: the answers must be the same.
-func TestScripts(t *testing.T) {
+// `go test . -run TestScripts -rewrite` writes the answers anew. The commands are those of verbs.
+func TestScripts(t *testing.T) { runScripts(t, *overEtcd) }
+
+// TestScriptsOverEtcd runs them over a real etcd, which takes minutes: the answers must be the same.
+func TestScriptsOverEtcd(t *testing.T) {
+	programs.OnlyInAll(t, "of the protocol's scripts over a real etcd")
+	runScripts(t, true)
+}
+
+func runScripts(t *testing.T, overEtcd bool) {
+	t.Parallel()
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		s := &script{}
+		s := &script{overEtcd: overEtcd}
 		defer func() { s.end() }()
 		datadriven.RunTest(t, path, s.run)
 	})
@@ -128,7 +137,8 @@ type script struct {
 	written  []store.KV                 // registrations since the last command
 
 	migration record.Migration
-	stop      func() // the real etcd below; nil for none
+	overEtcd  bool   // a real etcd does all transactions
+	stop      func() // it; nil for none
 }
 
 // scripted is a running process.
@@ -232,13 +242,13 @@ func (s *script) begin(a args) {
 	if text := a.value("formats"); text != "" {
 		formats, a = int(number(text)), a[1:]
 	}
-	*s = script{t: s.t, dir: s.t.TempDir(), live: map[string]*scripted{}, lives: map[string]int{},
-		names: map[string]string{}, backups: map[string]int64{}, spoilt: map[string][]byte{},
+	*s = script{t: s.t, overEtcd: s.overEtcd, dir: s.t.TempDir(), live: map[string]*scripted{},
+		lives: map[string]int{}, names: map[string]string{}, backups: map[string]int64{}, spoilt: map[string][]byte{},
 		mirrors: map[string]*seen{}, consoles: map[string]*ledger.Ledger{}, workers: map[record.WorkerID]string{},
 		clock: at(s.t, "2026-11-22T12:00:00Z")}
 	s.began = s.clock.Time
 	mem := ledgertest.NewFake(s.t)
-	if *overEtcd {
+	if s.overEtcd {
 		s.stop = mem.Over(s.t)
 	}
 	s.c = &cluster{memcluster.Over(s.t, mem, a.rest(0), formats, s.clock.config)}
