@@ -6,11 +6,11 @@
 //
 //	make simulate                                              # 1,000 seeds, and the faults they met
 //	make simulate ARGS='-seed 42'                              # one of them again, and its schedule
-//	go test ./internal/sim                                     # fewer, fewer still with -short
+//	go test ./internal/sim                                     # fewer
 //	go test ./internal/sim -fuzz FuzzSimulation -parallel 1    # scripts instead of seeds
 //	go test ./internal/sim -run TestSimulation -with FAULT     # seeds that all have a fault, and often
-//	go test ./internal/sim -run TestRestoreMatrix              # restores without other faults, and what each promises
-//	go test ./internal/sim -run TestMoves                      # each feature under each move, by docs/proof.md
+//	LIVE=1 go test ./internal/sim -run TestRestoreMatrix       # restores without other faults, and what each promises
+//	LIVE=1 go test ./internal/sim -run TestMoves               # each feature under each move, by docs/proof.md
 //	make mutants                                               # shows that it finds those of cmd/simulate/mistakes
 //
 // A seed decides everything: the faults and how often they come, the layouts, rooms,
