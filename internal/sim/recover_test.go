@@ -3,6 +3,7 @@ package sim_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type recovering struct {
 	missing  []*process      // running processes that did not answer
 	left     bool            // the missing are left out, with a small margin
 	epoch    string          // begun by the recover
+	failed   error           // of the recover, where it had changed something
 }
 
 // ask asks an instance for its memory: see recovery.Config.
@@ -247,18 +249,38 @@ type outside struct {
 	marks map[numbers]int64 // the floor that it gave to all rooms
 }
 
-// begins notes which instances were left out, if a done transaction began an epoch. It runs
-// before any process leases under that epoch.
+// beginning is a recover's transaction that begins an epoch, with this value.
+type beginning struct {
+	link  *link
+	value string
+}
+
+// begins notes which instances were left out when a recover's transaction has begun an epoch: txn, or an earlier one
+// that came late, when its recover had ended with an error. It runs before any process leases under that epoch.
 func (l *link) begins(txn store.Txn) {
-	begins := func(op store.Op) bool { return op.Put != nil && op.Put.Key == "/march/default/answered" }
-	if l.recovers == nil || !slices.ContainsFunc(txn.Then, begins) {
-		return
+	w := l.w
+	puts := func(key string) func(op store.Op) bool {
+		return func(op store.Op) bool { return op.Put != nil && op.Put.Key == "/march/default/"+key }
 	}
-	value, _ := l.w.mem.Value("/march/default/epoch")
-	for _, op := range txn.Then {
-		if op.Put != nil && op.Put.Key == "/march/default/epoch" && string(op.Put.Value) == string(value) {
-			l.recovers.leaveOut(epochName(string(value)))
-			l.w.noteNotBefore(l)
+	w.mu.Lock()
+	if at := slices.IndexFunc(txn.Then, puts("epoch")); l.recovers != nil && slices.ContainsFunc(txn.Then,
+		puts("answered")) {
+		w.mu.beginning = append(w.mu.beginning, beginning{l, string(txn.Then[at].Put.Value)})
+	}
+	all := w.mu.beginning
+	w.mu.Unlock()
+	for k, b := range all {
+		if value, _ := w.mem.Value("/march/default/epoch"); b.value == string(value) {
+			w.mu.Lock()
+			w.mu.beginning = slices.Concat(all[:k], all[k+1:])
+			w.mu.Unlock()
+			r := b.link.recovers
+			if r.failed != nil && !strings.Contains(r.failed.Error(), "unless the new epoch comes late") {
+				w.Errorf("%s said that leasing stays halted, and its epoch has begun: %v", b.link.name, r.failed)
+			}
+			r.leaveOut(epochName(b.value))
+			w.noteNotBefore(b.link)
+			return
 		}
 	}
 }

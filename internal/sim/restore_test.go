@@ -241,6 +241,7 @@ func (w *world) recover(d dice, name string) error {
 	restores := w.mu.past.restores
 	w.mu.Unlock()
 	if report, err = recovery.Run(ctx, l, cfg); err != nil {
+		r.failed = err
 		return err
 	}
 	if r.link.ahead.Load() != 0 {
@@ -264,7 +265,6 @@ func (w *world) recover(d dice, name string) error {
 		w.count("recovers without hundreds of instances", 1)
 	}
 	r.heard()
-	r.leaveOut(report.Epoch) // if a late transaction began it
 	if len(r.missing) > 0 {
 		w.count("recovers without a running instance", 1)
 	}

@@ -87,6 +87,7 @@ type world struct {
 		quiet      map[string]time.Time            // no caller calls an instance before, by name
 		newer      map[string]bool                 // keys that a newer version wrote, with a field of its own
 		unreadable map[string]bool                 // whole keys that it wrote in a format of its own
+		beginning  []beginning                     // that were not seen to be done
 		without    *leftOut                        // the instance that the next recover goes on without, nil for none
 		denied     map[allocator.Room]bool         // rooms whose instances have users with roles in etcd
 		tokens     map[string]*link                // of the processes that kept IDs

@@ -50,6 +50,7 @@ func (r *run) begin(ctx context.Context) error {
 		},
 	}
 	reply, err := r.l.Try(ctx, txn.With(oldest))
+	r.inDoubt = err != nil
 	err = store.Outcome(reply, err, func() bool { // the epoch is random
 		check, err := r.l.Read(ctx, store.Txn{Then: []store.Op{store.OpGet(k.Epoch())}})
 		kv, _ := check.FirstIfAny()

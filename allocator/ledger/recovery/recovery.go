@@ -68,7 +68,11 @@ func (r *run) all(ctx context.Context) error {
 		return err
 	}
 	if err := r.bar(ctx); err != nil {
-		return fmt.Errorf("leasing stays halted, run `march recover` again: %w", err)
+		halted := "leasing stays halted"
+		if r.inDoubt {
+			halted += ", unless the new epoch comes late"
+		}
+		return fmt.Errorf("%s, run `march recover` again: %w", halted, err)
 	}
 	r.report.Halted = time.Since(began)
 	r.forgetMissing(ctx)

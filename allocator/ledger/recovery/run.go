@@ -40,7 +40,8 @@ type Ledger interface {
 // come from several goroutines.
 type run struct {
 	witnesses
-	begins int64 // the new epoch's not_before, once all answers are confirmed
+	begins  int64 // the new epoch's not_before, once all answers are confirmed
+	inDoubt bool  // the transaction that begins the new epoch got no answer: it may come late
 }
 
 // session is what the run does with the store, under its own halt.
