@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
@@ -116,31 +115,6 @@ func TestHeartbeatUnderEachFault(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Most of etcd's members went back to before the last write of a registration, and nothing shows that: the instance
-// goes on with the registration that is there.
-func TestRegistrationThatWentBack(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	for name, goesOn := range map[string]func(p *process){
-		"heartbeat": func(p *process) {
-			was := c.counter("alive/a/heartbeat")
-			if err := p.Beat(bg); err != nil || c.counter("alive/a/heartbeat") <= was {
-				t.Errorf("heartbeat %d was not followed by another one: %v", was, err)
-			}
-		},
-		"lease": func(p *process) { p.Lease(10) },
-	} {
-		p := c.startAs("a", allocator.Instance(name))
-		p.Lease(10)
-		backup := c.Mem.Revision()
-		if err := p.Serve(bg, 1); err != nil {
-			t.Fatal(err)
-		}
-		c.Mem.RollBack(backup, 1000)
-		goesOn(p)
-	}
-	c.Check()
 }
 
 // A cluster writes at most 20 heartbeats a second.

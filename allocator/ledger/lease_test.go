@@ -84,31 +84,6 @@ func TestFloorReadUnderFaults(t *testing.T) {
 	}
 }
 
-func TestTwoInstancesOfARoomContend(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p, q := c.start("a"), c.start("a")
-	// Whenever p is about to write the mark, q leases first: p always loses, and
-	// gives up with an error that may be retried.
-	busy, rounds := false, 0
-	p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
-		if ledgertest.PutsUnder("marks/")(txn) && !busy && rounds > 0 {
-			busy, rounds = true, rounds-1
-			q.Lease(3)
-			busy = false
-		}
-		return ledgertest.Fate{}
-	})
-	rounds = 5
-	p.Lease(7)
-	rounds = 1000
-	_, err := p.TryLease("t", 7)
-	ledgertest.WantKind(t, err, allocator.Unavailable, "changed its mark first")
-	rounds = 0
-	p.Lease(7)
-	q.Lease(7)
-	c.Check()
-}
-
 func TestEndOfTheSpace(t *testing.T) {
 	const end = allocator.MaxID
 	for _, layout := range []string{"1 a=0-1", "10 a=0-5 b=5-10", "9223372036854775807 a=0-9223372036854775806 " +

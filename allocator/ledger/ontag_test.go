@@ -25,19 +25,3 @@ func TestLeaseTellsOfNewSettings(t *testing.T) {
 	}
 	c.Check()
 }
-
-// A skip of all rooms that was forced is agreed to by each of them.
-func TestForcedSkipOfAllRooms(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	c.Update("t", func(s *record.TagSettings) { s.MaxJump = 5000 })
-	a, b := c.start("a"), c.start("b")
-	if _, err := c.Admin.SkipTag(bg, "t", nil, 50_000, true, "test"); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range []*process{b, a} { // a's floor is b's mark, above the skip
-		if seg := p.Lease(1000); seg.First < 50_000 || seg.First > 55_000 {
-			t.Errorf("leased %v", seg)
-		}
-	}
-	c.Check()
-}

@@ -121,24 +121,30 @@ type script struct {
 	names     map[string]string // of incarnations
 	backups   map[string]int64
 	nonce     string // of the last question
-	meanwhile struct {
-		key      string
-		commands []string
-	}
-	said     []string          // by commands meanwhile
-	ofStart  args              // the fate of a transaction of the next process
-	spoilt   map[string][]byte // values before the first put or drop
-	clock    *wall             // of the cluster
-	began    time.Time         // what it showed at first
-	mirrors  map[string]*seen
-	consoles map[string]*ledger.Ledger
-	by       *ledger.Ledger             // of the console that does the command, nil for none
-	workers  map[record.WorkerID]string // those with a random number, by the names that they were taken by
-	written  []store.KV                 // registrations since the last command
+	meanwhile meanwhile
+	said      []string          // by commands meanwhile
+	ofStart   args              // the fate of a transaction of the next process
+	spoilt    map[string][]byte // values before the first put or drop
+	clock     *wall             // of the cluster
+	began     time.Time         // what it showed at first
+	mirrors   map[string]*seen
+	consoles  map[string]*ledger.Ledger
+	by        *ledger.Ledger             // of the console that does the command, nil for none
+	workers   map[record.WorkerID]string // those with a random number, by the names that they were taken by
+	written   []store.KV                 // registrations since the last command
 
 	migration record.Migration
-	overEtcd  bool   // a real etcd does all transactions
-	stop      func() // it; nil for none
+	noted     record.Instance
+	reports   *ledger.State // what was read when it started
+	overEtcd  bool          // a real etcd does all transactions
+	stop      func()        // it; nil for none
+}
+
+// meanwhile are commands while a process writes a key: after that, or before it so many times.
+type meanwhile struct {
+	key      string
+	commands []string
+	before   int
 }
 
 // scripted is a running process.
@@ -453,12 +459,26 @@ type registrations struct {
 }
 
 func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
-	answer, err := r.Store.Txn(ctx, txn)
-	if key := r.s.meanwhile.key; key != "" && ledgertest.PutsUnder(key)(txn) {
-		r.s.meanwhile.key = ""
-		for _, command := range r.s.meanwhile.commands {
-			r.s.said = append(r.s.said, r.s.do(strings.TrimSpace(command)))
+	m := r.s.meanwhile
+	now := m.key != "" && ledgertest.PutsUnder(m.key)(txn)
+	do := func() {
+		r.s.meanwhile = meanwhile{}
+		for _, command := range m.commands {
+			if said := r.s.do(strings.TrimSpace(command)); m.before <= 1 {
+				r.s.said = append(r.s.said, said)
+			}
 		}
+	}
+	after := m.before == 0
+	if now && !after {
+		do()
+		if m.before > 1 {
+			r.s.meanwhile = meanwhile{m.key, m.commands, m.before - 1}
+		}
+	}
+	answer, err := r.Store.Txn(ctx, txn)
+	if now && after {
+		do()
 	}
 	for _, op := range txn.Then {
 		if err == nil && answer.Succeeded && op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+"rooms/") {

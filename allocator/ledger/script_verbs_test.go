@@ -127,14 +127,33 @@ func init() {
 			})},
 		{"meanwhile KEY COMMAND [; COMMAND]", "once a process has written such a key, before it has the answer",
 			func(s *script, a args) (string, error) {
-				s.meanwhile.key, s.meanwhile.commands = a[0], strings.Split(a.rest(1), ";")
+				s.meanwhile = meanwhile{key: a[0], commands: strings.Split(a.rest(1), ";")}
 				return "", nil
 			}},
+		{"before KEY N COMMAND [; COMMAND]",
+			"before a process or a console writes such a key, the next N times; says the answers of the last time",
+			func(s *script, a args) (string, error) {
+				s.meanwhile = meanwhile{a[0], strings.Split(a.rest(2), ";"), int(number(a[1]))}
+				return "", nil
+			}},
+		{"doubt P", "it suspects that etcd went back in time",
+			on(func(_ *script, p *scripted, _ args) (string, error) { p.Ledger.Suspect(); return "", nil })},
+		{"refresh P", "reads the layout",
+			on(func(_ *script, p *scripted, _ args) (string, error) {
+				_, err := p.Ledger.Refresh(bg)
+				return "", err
+			})},
+		{"regressions P", "how often it found that etcd went back in time",
+			on(func(_ *script, p *scripted, _ args) (string, error) {
+				return fmt.Sprint(p.Ledger.Regressions()), nil
+			})},
 		{"ahead P TIME", "its clock is ahead by that",
 			on(func(_ *script, p *scripted, a args) (string, error) { p.ahead = duration(a[0]); return "", nil })},
 		{"suspect P", "it looks at etcd before its next lease",
 			on(func(_ *script, p *scripted, _ args) (string, error) { p.Ledger.Uncheck(); return "", nil })},
-		{"fate P FATE KEY [N]", "of the next transaction that puts a key with that beginning, or deletes one",
+		{"fate P FATE KEY [N] [always]",
+			"of the next transaction that puts a key with that beginning, or deletes one, or of all from now on; " +
+				"old-read: of one that reads such a key, N: a backup which shows what it reads",
 			on((*script).fate)},
 		{"fate-of-start FATE KEY [N]", "of that of the next process that starts, once it has registered",
 			func(s *script, a args) (string, error) { s.ofStart = a; return "", nil }},
@@ -192,10 +211,12 @@ func init() {
 			s.clock.Time = s.clock.Add(d)
 			return "", nil
 		}},
-		{"repeat N COMMAND", "does a command N times, and says the last answer",
+		{"repeat N COMMAND [; COMMAND]", "does commands N times, and says the last answer",
 			func(s *script, a args) (said string, _ error) {
 				for range number(a[0]) {
-					said = s.do(a.rest(1))
+					for command := range strings.SplitSeq(a.rest(1), ";") {
+						said = s.do(strings.TrimSpace(command))
+					}
 				}
 				return said, nil
 			}},
@@ -224,7 +245,7 @@ func init() {
 			if !strings.Contains(was, s.filled(a[1])) {
 				s.t.Fatalf("%s is not in %s", a[1], was)
 			}
-			s.spoil(a[0], []byte(strings.ReplaceAll(was, s.filled(a[1]), s.filled(strings.Join(a[2:], "")))))
+			s.spoil(a[0], []byte(strings.ReplaceAll(was, s.filled(a[1]), s.filled(a.rest(2)))))
 			return "", nil
 		}},
 		{"drop KEY", "deletes a key by hand",
@@ -249,10 +270,18 @@ func init() {
 			return strings.ReplaceAll(strings.Join(s.c.Mem.Keys(prefix+a[0]), " "), prefix, ""), nil
 		}},
 		{"migrate LAYOUT", "starts a migration of one move; {migration} is its ID", (*script).migrate},
-		{"move", "makes its move", func(s *script, _ args) (_ string, err error) {
-			s.migration, err = s.c.Admin.MakeMove(bg, s.migration, nil)
-			return "", err
-		}},
+		{"move [reports]", "makes its move; reports: of rooms that were read when it started",
+			func(s *script, a args) (string, error) {
+				var read *ledger.State
+				if a.has("reports") {
+					read = s.reports
+				}
+				m, err := s.c.Admin.MakeMove(bg, s.migration, read)
+				if err == nil {
+					s.migration = m
+				}
+				return "", err
+			}},
 		{"abort", "aborts it", func(s *script, _ args) (string, error) {
 			_, err := s.c.Admin.UpdateMigration(bg, s.migration, "abort", "ann", func(m *record.Migration) error {
 				m.State = record.Aborted
@@ -321,21 +350,29 @@ func init() {
 			return "", s.c.Admin.Forget(bg, allocator.Room(a[0]), allocator.Instance(a[1]), "ann")
 		}},
 		{"instances", "the registered instances, with the layouts that they reported", (*script).instances},
-		{"forget-silent ROOM NAME", "forgets an instance as it was seen", func(s *script, a args) (string, error) {
-			all, _, err := s.c.Admin.Instances(bg, allocator.Room(a[0]))
-			for _, i := range all {
-				if i.Name == allocator.Instance(a[1]) {
-					err = s.c.Admin.ForgetSilent(bg, i, "ann")
-				}
-			}
+		{"note ROOM NAME", "notes how an instance is seen now", func(s *script, a args) (string, error) {
+			var err error
+			s.noted, err = s.instance(a)
 			return "", err
 		}},
-		{"console X", "a console looks at etcd, and remembers what it saw", func(s *script, a args) (string, error) {
-			l := ledgertest.Open(s.t, s.c.Mem.Open(), s.clock.config)
-			s.consoles[a[0]] = l
-			l.HaltAs("console " + a[0])
-			return "", l.Check(bg)
-		}},
+		{"forget-silent ROOM NAME [noted]", "forgets an instance as it is seen, or was when it was noted",
+			func(s *script, a args) (string, error) {
+				i, err := s.instance(a)
+				if a.has("noted") {
+					i = s.noted
+				}
+				return "", errors.Join(err, s.c.Admin.ForgetSilent(bg, i, "ann"))
+			}},
+		{"console X [keeps=N]", "a console looks at etcd, and remembers what it saw; it keeps N layouts only",
+			func(s *script, a args) (string, error) {
+				l := ledgertest.Open(s.t, registrations{s.c.Mem.Open(), s}, s.clock.config)
+				s.consoles[a[0]] = l
+				l.HaltAs("console " + a[0])
+				if keeps := a.value("keeps"); keeps != "" {
+					l.Keep(number(keeps), record.MaxMigrations, record.MaxAudits)
+				}
+				return "", l.Check(bg)
+			}},
 		{"by X COMMAND", "the console does a command of an operator", func(s *script, a args) (string, error) {
 			s.by = s.consoles[a[0]]
 			defer func() { s.by = nil }()
@@ -405,6 +442,7 @@ func (s *script) migrate(a args) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	s.reports, _ = s.c.Admin.Ledger.State()
 	to := ledgertest.Lay(s.t, a.rest(0))
 	s.migration, err = s.c.Admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: to,
 		Moves: record.MovesOf(plan.Move{Kind: plan.Retract, Layout: to})}, "ann")
@@ -415,7 +453,7 @@ func (s *script) migrate(a args) (string, error) {
 var fates = map[string]ledgertest.FateName{"not-done": ledgertest.NotDone, "answer-lost": ledgertest.DoneAnswerLost,
 	"late": ledgertest.Late, "twice": ledgertest.Twice, "wrong-cluster": ledgertest.WrongCluster,
 	"old-revision": ledgertest.OldRevision, "no-leader": ledgertest.NoLeader,
-	"no-space": ledgertest.NoSpaceButApplied}
+	"old-read": ledgertest.StaleRead, "done": ledgertest.Done, "no-space": ledgertest.NoSpaceButApplied}
 
 func (s *script) fate(p *scripted, a args) (string, error) {
 	fate, is := fates[a[0]]
@@ -428,7 +466,28 @@ func (s *script) fate(p *scripted, a args) (string, error) {
 			return slices.ContainsFunc(txn.Then, func(op store.Op) bool { return op.Delete != "" })
 		}
 	}
-	p.Conn.Next(ledgertest.Fate{Name: fate, N: int(number(append(a, "1")[2]))}, match)
+	if fate == ledgertest.StaleRead {
+		reads := func(op store.Op) bool { return strings.HasPrefix(op.Get.Key, prefix+a[1]) }
+		match = func(txn store.Txn) bool { return !ledgertest.Writes(txn) && slices.ContainsFunc(txn.Then, reads) }
+	}
+	becomes := ledgertest.Fate{Name: fate, N: 1}
+	if len(a) > 2 && a[2] != "always" {
+		if backup, is := s.backups[a[2]]; is {
+			becomes.N = int(s.c.Mem.Revision() - backup)
+		} else {
+			becomes.N = int(number(a[2]))
+		}
+	}
+	if a.has("always") {
+		p.Conn.Fate(func(txn store.Txn) (now ledgertest.Fate) {
+			if match(txn) {
+				now = becomes
+			}
+			return now
+		})
+		return "", nil
+	}
+	p.Conn.Next(becomes, match)
 	return "", nil
 }
 
@@ -506,6 +565,17 @@ func (s *script) describe(a args) (string, error) {
 		said += fmt.Sprintf(", room %s skips to %d", room, to)
 	}
 	return said, nil
+}
+
+// instance returns the instance that is registered under a room and a name.
+func (s *script) instance(a args) (found record.Instance, _ error) {
+	all, _, err := s.c.Admin.Instances(bg, allocator.Room(a[0]))
+	for _, i := range all {
+		if i.Name == allocator.Instance(a[1]) {
+			found = i
+		}
+	}
+	return found, err
 }
 
 func (s *script) instances(args) (string, error) {

@@ -22,53 +22,6 @@ func (c *cluster) isHalted() string {
 	return string(v)
 }
 
-// A lease that went through another connection than the one that was checked is
-// lost, not issued.
-func TestLeaseThroughAnUncheckedConnection(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := c.start("a")
-	p.Lease(10)
-	before := c.Mark("a").Next
-	p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
-		if ledgertest.PutsUnder("marks/")(txn) && c.Mark("a").Next == before {
-			c.Mem.Break()
-		}
-		return ledgertest.Fate{}
-	})
-	if seg := p.Lease(10); seg.First == before || c.Mark("a").Next <= seg.First {
-		t.Errorf("leased %v, the mark was %d", seg, before)
-	}
-	c.Check()
-}
-
-// A lease whose answer comes while a suspicion stands is lost, as no connection is checked. If another
-// look has cleared the suspicion up by then, over the same connection, the lease counts.
-func TestLeaseUnderASuspicion(t *testing.T) {
-	for _, stands := range []bool{true, false} {
-		c := newCluster(t, "100 a=0-50 b=50-100")
-		p := c.start("a")
-		p.Lease(10)
-		before, comes := c.Mark("a").Next, true
-		p.Conn.Fate(func(txn store.Txn) ledgertest.Fate {
-			if !comes || !ledgertest.PutsUnder("marks/")(txn) {
-				return ledgertest.Fate{}
-			}
-			comes = false
-			p.Ledger.Suspect()
-			if !stands {
-				if err := p.Ledger.Check(bg); err != nil {
-					t.Error(err)
-				}
-			}
-			return ledgertest.Fate{}
-		})
-		if seg := p.Lease(10); (seg.First > before) != stands || comes {
-			t.Errorf("a suspicion stands %v: leased %v, the mark was %d", stands, seg, before)
-		}
-		c.Check()
-	}
-}
-
 // After a restore and a new epoch a process that lived on goes on by itself: revisions
 // are below those that it saw, and so are layout versions.
 func TestGoesOnUnderANewEpoch(t *testing.T) {
@@ -196,35 +149,6 @@ func TestBeatThroughABalancer(t *testing.T) {
 	c.Check()
 }
 
-// Another cluster's uuid, or another etcd's data, stops the process that meets it and no other
-// else.
-func TestAnotherClusterStopsOnlyItself(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := c.start("a")
-	p.Lease(10)
-	was := c.Value("identity")
-	other := regexp.MustCompile(`"uuid":"[^"]*"`).ReplaceAll(was,
-		[]byte(`"uuid":"00000000-0000-4000-8000-000000000000"`))
-	c.Corrupt("identity", other)
-	p.Ledger.Uncheck()
-	_, err := p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.Refused, "00000000-0000-4000-8000-000000000000", "belongs to cluster")
-	c.Corrupt("identity", nil)
-	_, err = p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.Refused, "identity is missing")
-	c.Corrupt("identity", was)
-	p.Lease(10)
-	p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
-	_, err = p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.WentBack, "fedcba9876543211")
-	p.Conn.Fate(nil)
-	p.Lease(10)
-	if why := c.isHalted(); why != "" {
-		t.Errorf("halted: %s", why)
-	}
-	c.Check()
-}
-
 // Halt, under every fate of its transaction: halted once, and said so.
 func TestHalt(t *testing.T) {
 	for _, fate := range ledgertest.Fates() {
@@ -277,41 +201,5 @@ func TestHalt(t *testing.T) {
 			}
 			c.Check()
 		})
-	}
-}
-
-// A stale read that shows a halt which was recovered from is no halt: a process that believed
-// it would take the epoch that followed it for one that is in force again.
-func TestStaleReadOfAHalt(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	conn := c.Mem.Open()
-	l := ledgertest.Open(t, conn)
-	refresh := func() {
-		t.Helper()
-		if _, err := l.Refresh(bg); err != nil && allocator.KindOf(err) != allocator.WentBack {
-			t.Fatal(err)
-		}
-	}
-	refresh()
-	if _, err := c.Admin.Ledger.Halt(bg, "ann", "a fence"); err != nil {
-		t.Fatal(err)
-	}
-	halted := c.Mem.Revision()
-	refresh()
-	if _, err := c.recover(c.Mem.Open(), nil); err != nil {
-		t.Fatal(err)
-	}
-	refresh()
-	if err := l.Leasable(); err != nil {
-		t.Fatalf("after the recover: %v", err)
-	}
-	conn.Fate(func(store.Txn) ledgertest.Fate {
-		return ledgertest.Fate{Name: ledgertest.StaleRead, N: int(c.Mem.Revision() - halted)}
-	})
-	refresh()
-	conn.Fate(nil)
-	refresh()
-	if err := l.Leasable(); err != nil {
-		t.Errorf("after a stale read: %v", err)
 	}
 }

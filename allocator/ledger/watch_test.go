@@ -11,6 +11,8 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
+const halted = `{"format":2,"halted":{"by":"i1","why":"a restore was seen","time":"2026-01-02T03:04:05Z","nonce":"n"}}`
+
 // watcher is a ledger that runs, and the tags it was told of.
 type watcher struct {
 	*ledger.Ledger

@@ -189,34 +189,3 @@ func TestRefusals(t *testing.T) {
 		t.Error("a number was given while leasing is halted")
 	}
 }
-
-// rollsBack is a store whose etcd goes back after the first number was written.
-type rollsBack struct {
-	store.Store
-	fake *ledgertest.Fake
-	done bool
-}
-
-func (s *rollsBack) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
-	answer, err := s.Store.Txn(ctx, txn)
-	for _, op := range txn.Then {
-		if !s.done && err == nil && answer.Succeeded && op.Put != nil && strings.Contains(op.Put.Key, "/clients/") {
-			s.done = true
-			s.fake.RollBack(answer.Revision-1, 1)
-		}
-	}
-	return answer, err
-}
-
-// A number is given only where etcd still has it when it is read back.
-func TestNumberIsReadBack(t *testing.T) {
-	c := newCluster(t, reserved)
-	etcd := &rollsBack{Store: c.fake.Open(), fake: c.fake}
-	l := ledgertest.Open(t, etcd)
-	got, _, err := machine.New(l, "a", "cosid").Distribute(t.Context(), client("one"), 10, time.Minute)
-	answer, readErr := etcd.Txn(t.Context(),
-		store.Txn{Then: []store.Op{store.OpGetPrefix("/march/default/clients/a/")}})
-	if err != nil || readErr != nil || !etcd.done || len(answer.Got[0]) != 1 {
-		t.Errorf("number %d, %v; etcd has %v, %v", got, err, answer.Got, readErr)
-	}
-}
