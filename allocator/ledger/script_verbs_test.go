@@ -240,12 +240,13 @@ func init() {
 				s.spoil("marks/"+a[0]+"/"+a[1], mark.Encode())
 				return "", nil
 			}},
-		{"edit KEY FROM TO", "replaces a text in a value by hand", func(s *script, a args) (string, error) {
-			was := string(s.c.Value(a[0]))
+		{"edit KEY FROM TO", "replaces a text that must be there", func(s *script, a args) (string, error) {
+			key := s.filled(a[0])
+			was := string(s.c.Value(key))
 			if !strings.Contains(was, s.filled(a[1])) {
 				s.t.Fatalf("%s is not in %s", a[1], was)
 			}
-			s.spoil(a[0], []byte(strings.ReplaceAll(was, s.filled(a[1]), s.filled(a.rest(2)))))
+			s.spoil(key, []byte(strings.ReplaceAll(was, s.filled(a[1]), s.filled(a.rest(2)))))
 			return "", nil
 		}},
 		{"drop KEY", "deletes a key by hand",
@@ -276,7 +277,10 @@ func init() {
 				if a.has("reports") {
 					read = s.reports
 				}
-				m, err := s.c.Admin.MakeMove(bg, s.migration, read)
+				m, err := s.c.Admin.Migration(bg, s.migration.ID)
+				if err == nil {
+					m, err = s.c.Admin.MakeMove(bg, m, read)
+				}
 				if err == nil {
 					s.migration = m
 				}

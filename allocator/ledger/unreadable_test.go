@@ -9,7 +9,6 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/plan"
 )
 
 // later is what a newer version of the program may have written.
@@ -170,75 +169,6 @@ func TestForgetUnreadable(t *testing.T) {
 	entries, bad, err := c.Admin.Audits(bg, "", 3)
 	if err != nil || len(bad) > 0 || string(entries[1].From) != `"garbage"` || string(entries[2].From) != later {
 		t.Errorf("%+v, %v, %v", entries, bad, err)
-	}
-	c.Check()
-}
-
-// Fields of a newer version of the program survive a change of the value by this one, byte
-// for byte.
-func TestChangesKeepUnknownFields(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	const field = `,"new":{"b" : "<é>", "a":[0.10]}`
-	add := func(key string) {
-		t.Helper()
-		value := string(c.Value(key))
-		c.Corrupt(key, []byte(value[:len(value)-1]+field+"}"))
-	}
-	kept := func(key string) {
-		t.Helper()
-		if value := string(c.Value(key)); !strings.HasSuffix(value, field+"}") {
-			t.Errorf("%s lost the field: %s", key, value)
-		}
-	}
-	p := c.startAs("a", "one")
-	p.Lease(10)
-	journals := func(required record.JournalRequired) {
-		t.Helper()
-		set := func(s *record.ClusterSettings) error { s.RequireJournal = required; return nil }
-		if _, err := c.Admin.UpdateSettings(bg, set, "ann"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	journals(true)
-	add("settings")
-	journals(false)
-	kept("settings")
-	add("tags/t")
-	c.Update("t", func(s *record.TagSettings) { s.MaxSkew = 500 })
-	if _, err := c.Admin.SkipTag(bg, "t", nil, 5000, false, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	kept("tags/t")
-	add("rooms/a/one")
-	p.Lease(10) // finds it changed
-	if err := p.Serve(bg, 2); err != nil {
-		t.Fatal(err)
-	}
-	kept("rooms/a/one")
-	from, err := c.Admin.Ledger.Refresh(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	target := ledgertest.Lay(t, "100 a=0-40 b=50-100")
-	moves := record.MovesOf(plan.Move{Kind: plan.Retract, Layout: target})
-	m, err := c.Admin.StartMigration(bg, from, record.Migration{From: from.Layout, Target: target, Moves: moves}, "ann")
-	if err != nil {
-		t.Fatal(err)
-	}
-	add("migrations/" + m.ID)
-	if m, err = c.Admin.Migration(bg, m.ID); err == nil {
-		_, err = c.Admin.MakeMove(bg, m, nil)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept("migrations/" + m.ID)
-	add("identity")
-	p.Lease(10)
-	// A process that takes another one's place says what is true of itself.
-	c.startAs("a", "one").Lease(10)
-	if value := string(c.Value("rooms/a/one")); strings.Contains(value, `"new"`) {
-		t.Errorf("the next process of the name took over what it does not know: %s", value)
 	}
 	c.Check()
 }
