@@ -9,7 +9,7 @@ import java.util.concurrent.Executors;
 /** An HTTP service whose orders have IDs of March: java Service.java PORT ROOM... */
 public final class Service {
     public static void main(String[] args) throws IOException {
-        MarchClient ids = MarchClient.builder(Arrays.copyOfRange(args, 1, args.length)).build();
+        MarchClient ids = new MarchClient(new MarchClient.Options(Arrays.copyOfRange(args, 1, args.length)));
         ids.tag("order").warm();
         HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", Integer.parseInt(args[0])), 0);
         server.setExecutor(Executors.newFixedThreadPool(8));

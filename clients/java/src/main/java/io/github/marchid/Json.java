@@ -20,11 +20,7 @@ final class Json {
     /** Returns the values of a text. An IllegalArgumentException says that it is no JSON. */
     static Map<String, String> parse(String text) {
         Json json = new Json(text);
-        try {
-            json.value("", json.next());
-        } catch (StackOverflowError e) {
-            throw new IllegalArgumentException("too many levels", e);
-        }
+        json.value("", json.next());
         need(json.tokens.end() == text.length());
         return json.values;
     }
@@ -73,14 +69,10 @@ final class Json {
     }
 
     private static String string(String token) {
-        return token.startsWith("\"") ? ESCAPE.matcher(token.substring(1, token.length() - 1)).replaceAll(Json::escaped)
-            : token;
-    }
-
-    private static String escaped(MatchResult r) {
-        int escape = r.group(1) == null ? "bfnrt".indexOf(r.group(2)) : -1;
-        char c = r.group(1) != null ? (char) Integer.parseInt(r.group(1), 16)
-            : escape < 0 ? r.group(2).charAt(0) : "\b\f\n\r\t".charAt(escape);
-        return Matcher.quoteReplacement(String.valueOf(c));
+        return !token.startsWith("\"") ? token : ESCAPE.matcher(token.substring(1, token.length() - 1)).replaceAll(r -> {
+            int escape = r.group(1) == null ? "bfnrt".indexOf(r.group(2)) : -1;
+            return Matcher.quoteReplacement(r.group(1) != null ? Character.toString(Integer.parseInt(r.group(1), 16))
+                : escape < 0 ? r.group(2) : "\b\f\n\r\t".substring(escape, escape + 1));
+        });
     }
 }

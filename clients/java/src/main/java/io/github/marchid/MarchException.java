@@ -1,7 +1,7 @@
 package io.github.marchid;
 
 import java.time.Duration;
-import java.util.Locale;
+import java.util.stream.Stream;
 
 /** An error of March. Its kind says what a caller can do about it. */
 public final class MarchException extends RuntimeException {
@@ -24,16 +24,11 @@ public final class MarchException extends RuntimeException {
         /** No valid token or certificate. */ UNAUTHENTICATED,
         /** The client was closed. */ CLOSED;
 
-        boolean temporary() {
+        private boolean temporary() {
             return compareTo(NO_RANGE) <= 0;
         }
 
         static Kind of(String reason, int status) {
-            for (Kind kind : values()) {
-                if (kind != CLOSED && kind.name().toLowerCase(Locale.ROOT).equals(reason)) {
-                    return kind;
-                }
-            }
             Kind kind = switch (status) { // a proxy's error, or HTTP's own
                 case 400 -> INVALID;
                 case 401 -> UNAUTHENTICATED;
@@ -42,18 +37,27 @@ public final class MarchException extends RuntimeException {
                 case 408, 499, 502, 503, 504 -> UNAVAILABLE;
                 default -> INTERNAL;
             };
-            return reason == null || reason.isEmpty() || kind.temporary() ? kind : INTERNAL;
+            return Stream.of(values()).filter(k -> k != CLOSED && k.name().equalsIgnoreCase(reason)).findFirst()
+                .orElse(reason == null || reason.isEmpty() || kind.temporary() ? kind : INTERNAL);
         }
     }
 
     private final Kind kind;
-    long retryAfter = 1_000_000_000; // ns
+    long retryAfter = Rooms.SECOND; // ns
     long limit;
     boolean noWindow; // no worker is free for a time-ordered tag: rooms still issue its IDs
 
     MarchException(Kind kind, String message, Throwable cause) {
         super(message, cause);
         this.kind = kind;
+    }
+
+    /** Another caller's error, with a message and the stack of this one. */
+    MarchException(MarchException of, String message) {
+        this(of.kind, message, of);
+        retryAfter = of.retryAfter;
+        limit = of.limit;
+        noWindow = of.noWindow;
     }
 
     /** The kind. */
@@ -78,14 +82,5 @@ public final class MarchException extends RuntimeException {
 
     boolean elsewhere() {
         return noWindow || temporary();
-    }
-
-    /** This error, with another message. */
-    MarchException again(String message) {
-        MarchException e = new MarchException(kind, message, this); // which has the caller's stack
-        e.retryAfter = retryAfter;
-        e.limit = limit;
-        e.noWindow = noWindow;
-        return e;
     }
 }

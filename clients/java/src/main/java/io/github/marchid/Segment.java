@@ -2,6 +2,7 @@ package io.github.marchid;
 
 import static io.github.marchid.Json.number;
 
+import io.github.marchid.Tag.Run;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
@@ -34,24 +35,19 @@ final class Segment extends Counter {
         }
     }
 
-    /** A segment without IDs. */
-    static final Segment NONE = new Segment(Map.of("segment.version", "1", "segment.boundary", "1",
-        "segment.range.upper", "1", "segment.count", "1"), 1, 0, 0);
     private static final long WIDE = 1L << 31; // more than a segment has
-
-    static {
-        NONE.cut(0);
-    }
 
     final Part part;
     final long ttl; // ns; 0 for no end
     final long until;
     final long due;
+    final long start; // the first ordinal
     private final long width;
     private final long gap; // between blocks
     private final long base; // the ID of ordinal 0
     private final long magic; // 2^63 / width, rounded up: exact while an ordinal times the width is below 2^63
     private volatile long end;
+    volatile long unchecked; // take checks no end at an ordinal that has a bit of this: at 0 it checks each
 
     /** The segment of an answer to a request for so many IDs. An ArithmeticException says that it makes no sense. */
     Segment(Map<String, String> answer, long asked, long sent, long ttl) {
@@ -66,22 +62,36 @@ final class Segment extends Counter {
         gap = part.boundary - width;
         base = first - residue + part.lower;
         magic = width > 1 && width < WIDE ? Long.MAX_VALUE / width + 1 : 0;
-        set(residue - part.lower);
-        end = get() + count;
-        if (part.version < 1 || part.lower < 0 || part.upper > part.boundary || residue < part.lower
+        start = residue - part.lower;
+        set(start);
+        end = start + count;
+        if (ttl < 0 || part.version < 1 || part.lower < 0 || part.upper > part.boundary || residue < part.lower
             || residue >= part.upper || count < 1 || count > asked || Math.addExact(base,
                 Math.addExact(end - 1, Math.multiplyExact((end - 1) / width, gap))) < first) {
             throw new ArithmeticException(part + ", " + count + " IDs from " + first + ", asked for " + asked);
         }
     }
 
-    /**
-     * The next ID, or -1 if none is left. The end of the segment's time is checked at each ID whose ordinal has no bit
-     * of unchecked: at 0 that is each one.
-     */
-    long take(long unchecked) {
+    /** The next ID, or -1 if none is left, or the segment's time has ended. */
+    long take() {
         long n = getAndIncrement();
         return n < end && ((n & unchecked) != 0 || Rooms.now() < until) ? id(n) : -1;
+    }
+
+    /** Adds the next n IDs to runs, or as many as are left, and returns how many. It takes none if too few are left. */
+    long take(long n, long least, List<Run> runs) {
+        long from = get();
+        long some = Math.min(n, Math.max(end - from, 0));
+        if (some < least || !compareAndSet(from, from + some)) { // next takes, too
+            return -1;
+        }
+        long to = from + some;
+        for (long at = from; at < to; ) {
+            long next = gap == 0 ? to : Math.min(to, (block(at) + 1) * width);
+            runs.add(new Run(id(at), next - at, 1));
+            at = next;
+        }
+        return some;
     }
 
     long id(long n) {
@@ -92,31 +102,15 @@ final class Segment extends Counter {
         return magic != 0 ? Math.multiplyHigh(n << 1, magic) : width == 1 ? n : n < width ? 0 : 1;
     }
 
-    /** Adds the IDs of some ordinals to runs. */
-    void add(long from, long to, List<Run> runs) {
-        for (long next = from; next < to; from = next) {
-            next = gap == 0 ? to : Math.min(to, (block(from) + 1) * width);
-            runs.add(new Run(id(from), next - from, 1));
-        }
-    }
-
-    /** How many IDs are left from an ordinal on. */
-    long left(long from) {
-        return Math.max(end - from, 0);
-    }
-
     /** How many IDs are left. */
     long count() {
-        return left(get());
+        return Math.max(end - get(), 0);
     }
 
-    /** Drops the IDs from a limit on, and returns how many. */
-    long cut(long limit) {
-        long from = get();
-        long held = left(from);
+    /** Drops the IDs from a limit on. */
+    void cut(long limit) {
         long above = limit - (base - part.lower);
         long residue = Math.floorMod(above, part.boundary) - part.lower;
         end = Math.min(end, Math.floorDiv(above, part.boundary) * width + Math.min(Math.max(residue, 0), width));
-        return held - left(from);
     }
 }

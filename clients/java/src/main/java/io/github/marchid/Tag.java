@@ -7,14 +7,14 @@ import static io.github.marchid.Rooms.SECOND;
 import static io.github.marchid.Rooms.now;
 
 import io.github.marchid.MarchException.Kind;
-import io.github.marchid.Rooms.Answer;
 import io.github.marchid.Segment.Part;
 import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
 import java.util.*;
-import java.util.concurrent.ThreadLocalRandom;
-import java.util.function.Function;
+import java.util.concurrent.*;
 import java.util.function.Predicate;
+import java.util.stream.LongStream;
+import java.util.stream.Stream;
 
 /** Issues the IDs of one tag. All methods are safe for concurrent use. */
 public final class Tag {
@@ -24,31 +24,54 @@ public final class Tag {
     private static final long SEEK = 10 * SECOND; // until the next try without a free worker, or of what lags behind
     private static final long UNKNOWN = 60 * SECOND; // for which a name is in use of which a room has leased nothing
 
+    /** An ID as a text. The ID is 0 where the tag's IDs have 80 bits, and exist only as texts. */
+    public record Text(String text, long id) {}
+
+    /** {@code count} IDs: first, first + step, and so on. The step is 1, but of time-ordered tags whose worker is last. */
+    public record Run(long first, long count, long step) {
+        /** Returns the IDs. */
+        public LongStream ids() {
+            return LongStream.range(0, count).map(k -> first + k * step);
+        }
+
+        static long count(List<Run> runs) {
+            return runs.stream().mapToLong(Run::count).sum();
+        }
+
+        /** The runs of an answer. An ArithmeticException says that they have not as many IDs as were asked for. */
+        static List<Run> of(Map<String, String> answer, long asked) {
+            List<Run> runs = Stream.iterate(0, k -> k + 1).map(k -> "runs." + k)
+                .takeWhile(run -> answer.containsKey(run + ".first")).map(run -> new Run(number(answer, run + ".first"),
+                    number(answer, run + ".count"), Math.max(number(answer, run + ".stride"), 1))).toList();
+            if (runs.stream().anyMatch(run -> run.count < 1) || count(runs) != asked) {
+                throw new ArithmeticException(runs + ", asked for " + asked);
+            }
+            return runs;
+        }
+    }
+
     private final String name;
     private final MarchClient client;
     private final Rooms rooms;
     private final String path;
 
-    private volatile Segment head = Segment.NONE; // of which next takes
-    private long unchecked; // see Segment.take; read after head
+    private volatile Segment head; // of which next takes; null if there is none
     // All below is guarded by this.
     private final List<Segment> segments = new ArrayList<>(); // the head first
     private boolean timed; // the tag is time-ordered
     private Window window; // the last one
     private long target; // of IDs of a lease
     private boolean queued; // to be leased ahead
-    private Thread leaser; // of the lease under way, if there is one,
-    private long asked; // and its IDs
+    private CompletableFuture<Void> leasing = CompletableFuture.completedFuture(null); // the end of the last lease
     private long ttl; // of leases, in ns; 0 before the first
-    private long leased; // IDs, but for those that were dropped
+    private long dropped; // IDs that were issued of segments that are no more
     private long looked; // how many were issued at the last look,
     private long lookedAt = now();
-    private long fastAt = now() - SECOND; // when it was found that many are taken
     long used = now();
     private long pacedIssued; // when the target was computed
     private long pacedAt = now();
-    private volatile MarchException failed; // why the last lease did
-    private long retryAt; // when to ask again,
+    private MarchException failed; // why the last lease did
+    long retryAt; // when to ask again,
     private long replaceAt; // and when in place of what is old
 
     Tag(MarchClient client, String name) {
@@ -66,7 +89,8 @@ public final class Tag {
 
     /** Returns an ID. It waits only while none is held, for some seconds at most. */
     public long next() {
-        long id = head.take(unchecked);
+        Segment s = head;
+        long id = s != null ? s.take() : -1;
         return id >= 0 ? id : nextN(1).get(0).first();
     }
 
@@ -76,47 +100,27 @@ public final class Tag {
             throw new MarchException(Kind.INVALID, "count: " + n + "; allowed: 1 to " + MOST, null);
         }
         List<Run> runs = new ArrayList<>();
-        await(n, runs);
-        for (long left = n - Run.count(runs); left > 0; left = n - Run.count(runs)) {
-            runs.addAll(nextTimed(left));
+        long giveUp = now() + rooms.longest;
+        if (await(n, runs, giveUp)) {
+            for (long left = n; left > 0; left = n - Run.count(runs)) {
+                runs.addAll(nextTimed(left));
+                await(0, null, giveUp); // notes that the tag is in use
+            }
         }
         return runs;
     }
 
-    /** Takes n IDs, or none if calls of next(), which take of the head alone, were faster. */
-    private boolean take(long n, List<Run> runs) {
-        Segment first = head;
-        List<Segment> others = segments.subList(1, segments.size());
-        long more = others.stream().mapToLong(Segment::count).sum();
-        long from = first.get();
-        long some = Math.min(n, first.left(from));
-        if (more < n - some || !first.compareAndSet(from, from + some)) {
-            return false;
-        }
-        first.add(from, from + some, runs);
-        for (Segment s : others) {
-            n -= some;
-            some = Math.min(n, s.count());
-            from = s.getAndAdd(some);
-            s.add(from, from + some, runs);
-        }
-        return true;
-    }
-
     /** Returns some of n IDs of a time-ordered tag: of its worker's window, or else of a room. */
     private List<Run> nextTimed(long n) {
-        long at;
         Run run;
-        synchronized (this) {
-            has(0, null, 0);
-            at = System.currentTimeMillis(); // after the one of each ID before
-            run = window != null && now() < window.until ? window.take(n, at) : null;
+        synchronized (this) { // so that the time is after the one of each ID before
+            run = window != null && now() < window.until ? window.take(n, System.currentTimeMillis()) : null;
         }
         if (run == null) {
             long some = Math.min(n, BATCH);
-            return rooms.ask(path + "/next", "{\"count\":\"" + some + "\"}", PATIENCE, a -> Run.of(a, some)).body();
+            return rooms.ask(path + "/next", "{\"count\":\"" + some + "\"}", PATIENCE, (a, url, t) -> Run.of(a, some));
         } else if (run.count() == 0) { // the tick is full
-            Rooms.pause(window.left(at) * 1_000_000);
+            Rooms.sleep(SECOND / 1000);
             return List.of();
         }
         return List.of(run);
@@ -124,25 +128,25 @@ public final class Tag {
 
     /** Returns an ID as a text, by the tag's format, of a room. */
     public Text nextText() {
-        return rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", PATIENCE, answer -> {
+        return rooms.ask(path + "/next", "{\"count\":\"1\",\"texts\":true}", PATIENCE, (answer, url, sent) -> {
             if (!answer.containsKey("texts.0")) {
                 throw new MarchException(Kind.REFUSED, "tag " + name + ": it has no format, so its IDs have no texts",
                     null);
             }
             String id = answer.containsKey("runs") ? "0" : answer.get("runs.0.first");
             return new Text(answer.get("texts.0"), Long.parseLong(id));
-        }).body();
+        });
     }
 
     /** Returns the ID of a text, of a room. */
     public long parseText(String text) {
         String escaped = URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
-        return rooms.ask(path + ":parse?text=" + escaped, null, PATIENCE, a -> Long.parseLong(a.get("id"))).body();
+        return rooms.ask(path + ":parse?text=" + escaped, null, PATIENCE, (a, url, t) -> Long.parseLong(a.get("id")));
     }
 
     /** Returns when IDs are held. */
     public void warm() {
-        await(1, null);
+        await(1, null, now() + rooms.longest);
     }
 
     /** Returns how many IDs are held. */
@@ -154,26 +158,23 @@ public final class Tag {
     /** Drops all. */
     synchronized void close() {
         drop(s -> true);
-        notifyAll();
+        leasing.complete(null);
     }
 
     /** Drops what has ended, and has IDs leased ahead while the tag is in use. It never waits for a room. */
     synchronized void tend() {
-        unchecked = 0; // should this fail
-        drop(s -> false);
         long at = now();
-        long issued = leased - count();
-        fastAt = issued - looked > (at - lookedAt) / FAST ? at : fastAt;
+        long issued = issued();
+        drop(s -> false);
+        if (head != null) { // the next look is long before the end
+            head.unchecked = issued - looked > (at - lookedAt) / FAST && head.until > at + SECOND ? 63 : 0;
+        }
         used = issued != looked ? at : used;
         looked = issued;
         lookedAt = at;
-        unchecked = at - fastAt < SECOND && head.until > at + SECOND ? 63 : 0; // the next look is long before the end
         if (at - used < (ttl > 0 ? ttl : UNKNOWN)) {
-            if (!queued && needsMore()) {
-                client.refills.execute(() -> lease(0));
-                queued = true;
-            }
-        } else if (count() == 0) {
+            queued = queued || needsMore() && starts(client.refills, this::refill);
+        } else if (count() == 0 && leasing.isDone() && (window == null || at >= window.until)) {
             timed = false; // the next call leases, and has the tag looked after again
             failed = null;
             client.used.remove(this);
@@ -181,126 +182,122 @@ public final class Tag {
         }
     }
 
+    private void refill() {
+        synchronized (this) {
+            queued = false;
+            if (!client.used.contains(this) || !needsMore()) {
+                return;
+            }
+            leasing = new CompletableFuture<>();
+        }
+        lease(target);
+    }
+
+    /** Has a thread work, and returns whether one can. */
+    private static boolean starts(Executor threads, Runnable work) {
+        try {
+            threads.execute(work);
+            return true;
+        } catch (RejectedExecutionException | OutOfMemoryError e) { // which says that no thread can start, too
+            return false;
+        }
+    }
+
     /** Whether to lease ahead now. */
     private boolean needsMore() {
         long at = now();
-        return ttl > 0 && at >= retryAt && leaser == null && (timed ? window == null || old(window.part, window.due)
-            : count() < target || at >= replaceAt && segments.stream().anyMatch(this::old));
+        return ttl > 0 && at >= retryAt && leasing.isDone() && (timed
+            ? window == null || window.due <= at || client.newest.outdates(window.part) : count() < target
+            || segments.stream().anyMatch(s -> s.due <= at || at >= replaceAt && client.newest.outdates(s.part)));
     }
 
-    /** Takes n IDs, unless runs is null, as soon as they are held. Of a time-ordered tag a room issues, too. */
-    private void await(long n, List<Run> runs) {
-        long giveUp = now() + rooms.longest;
-        for (long missing = has(n, runs, giveUp); missing > 0; missing = has(n, runs, giveUp)) {
-            lease(missing);
-        }
-    }
-
-    /** Takes n IDs if they are held, after the lease that is under way; or returns how many the caller is to lease. */
-    private synchronized long has(long n, List<Run> runs, long giveUp) {
-        for (int tries = 0; !rooms.closed;) {
-            used = now();
-            drop(s -> false);
-            long missing = n - count();
-            if (timed || missing <= 0) {
-                if (timed || runs == null || take(n, runs)) {
-                    return 0;
-                } else if (++tries % 10 == 0) { // others were faster; tend may be waiting
-                    pause(1);
+    /** Takes n IDs, unless runs is null, as soon as they are held; none of a time-ordered tag. Returns if it is one. */
+    private boolean await(long n, List<Run> runs, long giveUp) {
+        while (true) {
+            CompletableFuture<Void> end;
+            synchronized (this) {
+                used = now();
+                drop(s -> false);
+                long missing = n - count();
+                if (rooms.closed()) {
+                    throw new MarchException(Kind.CLOSED, "the client was closed", null);
+                } else if (timed || runs == null && missing <= 0 || missing <= 0 && take(n, runs)) {
+                    return timed;
+                } else if (used >= giveUp) {
+                    throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": no IDs within "
+                        + rooms.longest / SECOND + " s", null);
+                } else if (missing <= 0) {
+                    continue; // calls of next were faster
+                } else if (leasing.isDone()) {
+                    if (failed != null && used < retryAt) {
+                        throw new MarchException(failed, failed.getMessage());
+                    } else if (!starts(client.leases, () -> lease(Math.min(Math.max(missing, target), MOST)))) {
+                        throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": no thread can start", null);
+                    }
+                    leasing = new CompletableFuture<>(); // which its thread reads when it has the lock
                 }
-            } else if (leaser == null && failed != null && used < retryAt) {
-                throw failed.again(failed.getMessage());
-            } else if (used >= giveUp) {
-                throw new MarchException(Kind.UNAVAILABLE, "tag " + name + ": no IDs within "
-                    + rooms.longest / SECOND + " s", null);
-            } else if (leaser != null) {
-                pause(0);
-            } else {
-                return Math.min(Math.max(missing, target), MOST);
+                end = leasing;
+            }
+            try {
+                end.get(giveUp - used, TimeUnit.NANOSECONDS);
+            } catch (InterruptedException e) {
+                throw Rooms.interrupted(e);
+            } catch (ExecutionException | TimeoutException e) {
+                continue; // the call gives up
             }
         }
-        throw new MarchException(Kind.CLOSED, "the client was closed", null);
     }
 
-    /** Lets others have the tag until a lease ends, or for some ms unless they are 0. */
-    private void pause(long most) {
-        try {
-            wait(most);
-        } catch (InterruptedException e) {
-            throw Rooms.interrupted(e);
+    /** Takes n IDs, or none if calls of next, which take of the head alone, were faster. */
+    private boolean take(long n, List<Run> runs) {
+        List<Segment> others = segments.subList(1, segments.size());
+        long left = n - segments.get(0).take(n, n - others.stream().mapToLong(Segment::count).sum(), runs);
+        for (Segment s : left > n ? List.<Segment>of() : others) {
+            left -= s.take(left, 0, runs);
         }
+        return left == 0;
     }
 
     private long count() {
         return segments.stream().mapToLong(Segment::count).sum();
     }
 
+    private long issued() {
+        return dropped + segments.stream().mapToLong(s -> s.get() - s.start).sum();
+    }
+
     /** Drops segments that have ended, or that something else ends, at once. */
     private void drop(Predicate<Segment> ends) {
         long at = now();
         segments.removeIf(s -> {
-            if (s.count() > 0 && s.until > at && !ends.test(s)) {
-                return false;
+            boolean end = s.count() == 0 || s.until <= at || ends.test(s);
+            if (end) {
+                s.cut(0);
+                dropped += s.get() - s.start;
             }
-            leased -= s.cut(0);
-            return true;
+            return end;
         });
-        Segment first = segments.isEmpty() ? Segment.NONE : segments.get(0);
-        if (head != first) {
-            unchecked = 0; // until the next look: it may end sooner
-            head = first;
-        }
+        head = segments.isEmpty() ? null : segments.get(0);
     }
 
-    /** Whether to replace what is held: it ends soon, or the room gave up a part of its range. */
-    private boolean old(Part part, long due) {
-        return due <= now() || client.newest.outdates(part);
-    }
-
-    private boolean old(Segment s) {
-        return old(s.part, s.due);
-    }
-
-    /** Begins to lease n IDs, or those to lease ahead if it is 0, unless a lease is under way. */
-    private synchronized boolean begins(long n) {
-        queued &= n > 0;
-        if (leaser != null || n == 0 && !needsMore()) {
-            return false;
-        }
-        asked = n > 0 ? n : target;
-        leaser = Thread.currentThread();
-        return true;
-    }
-
-    /** Leases n IDs, or a window, or notes why not. While leases fail each is one try. */
+    /** Leases n IDs, or a window, or notes why not. One lease of a tag is under way; while they fail each is one try. */
     private void lease(long n) {
         try {
-            if (!begins(n)) {
-                return;
-            }
+            boolean failing = failed != null && failed.temporary() && now() < retryAt + Rooms.AVOID;
             String nonce = UUID.randomUUID().toString();
-            long patience = failed != null && failed.temporary() ? 0 : PATIENCE;
-            accept(rooms.ask(path + "/lease", request(nonce), patience, Function.identity()), nonce);
-        } catch (MarchException e) {
-            if (Thread.currentThread().isInterrupted()) { // which is no failure for other callers
-                throw e;
-            }
-            fail(e);
+            String held = window == null ? ""
+                : ",\"held\":{\"worker\":\"" + window.worker + "\",\"nonce\":\"" + window.nonce + "\"}";
+            String request = "{\"count\":\"" + n + "\",\"window\":{\"nonce\":\"" + nonce + "\",\"age\":\""
+                + (now() - client.began) / SECOND + "s\"" + held + "}}";
+            rooms.ask(path + "/lease", request, failing ? 0 : PATIENCE,
+                (answer, url, sent) -> accept(answer, url, sent, n, nonce));
         } catch (RuntimeException | Error e) { // whatever it is, callers go on
-            fail(new MarchException(Kind.INTERNAL, "tag " + name + ": an answer makes no sense", e));
+            fail(e instanceof MarchException m ? m : new MarchException(Kind.INTERNAL, "tag " + name + ": " + e, e));
         } finally {
             synchronized (this) {
-                leaser = leaser == Thread.currentThread() ? null : leaser;
-                notifyAll();
+                leasing.complete(null);
             }
         }
-    }
-
-    private synchronized String request(String nonce) {
-        String held = window == null ? ""
-            : ",\"held\":{\"worker\":\"" + window.worker + "\",\"nonce\":\"" + window.nonce + "\"}";
-        return "{\"count\":\"" + asked + "\",\"window\":{\"nonce\":\"" + nonce + "\",\"age\":\""
-            + (now() - client.began) / SECOND + "s\"" + held + "}}";
     }
 
     private synchronized void fail(MarchException e) {
@@ -313,69 +310,69 @@ public final class Tag {
             client.used.add(this);
             drop(s -> true); // of a counter of this name that is no more
         }
-        if (e.limit > 0) {
-            segments.forEach(s -> leased -= s.cut(e.limit));
-        }
+        segments.forEach(s -> s.cut(e.limit > 0 ? e.limit : Long.MAX_VALUE));
     }
 
-    /** Adds what an answer leases. Its error says why it cannot. */
-    private synchronized void accept(Answer<Map<String, String>> answer, String nonce) {
-        Map<String, String> body = answer.body();
-        long at = now();
+    /** Adds what an answer leases, and returns it. Its error says why it cannot. */
+    private synchronized boolean accept(Map<String, String> answer, String url, long sent, long asked, String nonce) {
         client.used.add(this);
-        if (rooms.closed) { // looked at last: close drops what those tags hold that it finds
-            return;
+        if (rooms.closed()) { // looked at last: close drops what those tags hold that it finds
+            return false;
         }
-        if (!rooms.fallback.contains(answer.url())) { // an instance may lease under a layout that it does not report
-            client.heard(Part.of(body, "serves"));
-            client.heard(Part.of(body, "segment"));
+        long at = now();
+        if (!rooms.fallback.contains(url)) { // an instance may lease under a layout that it does not report
+            Part serves = Part.of(answer, "serves");
+            Part part = Part.of(answer, "segment");
+            client.heard(serves.version() > part.version() ? serves : part);
+            if (Math.max(serves.version(), part.version()) < client.newest.version()) {
+                rooms.lagging.put(url, at); // but what it leases is valid
+            }
         }
-        boolean again = false;
-        boolean windows = body.containsKey("time.window.worker");
+        boolean lags = false;
+        boolean windows = answer.containsKey("time.window.worker");
         if (windows) {
-            window = new Window(body, answer.sent(), nonce, new Part(client.newest.version(), 0, 0, 0), window);
+            window = new Window(answer, sent, nonce, new Part(client.newest.version(), 0, 0, 0), window);
             ttl = window.ttl;
-            if (System.currentTimeMillis() - (at - answer.sent()) / 1_000_000 - window.there > AHEAD) {
+            if (System.currentTimeMillis() - (at - sent) / 1_000_000 - window.there > AHEAD) {
                 window.until = 0; // rooms issue each ID
             }
             drop(s -> true); // of a counter of this name that is no more
         } else {
-            Segment s = new Segment(body, asked, answer.sent(), Window.nanos(body.get("ttl")));
-            long limit = number(body, "limit") > 0 ? number(body, "limit") : Long.MAX_VALUE;
-            segments.forEach(each -> leased -= each.cut(limit));
+            Segment s = new Segment(answer, asked, sent, Window.nanos(answer.get("ttl")));
+            long limit = number(answer, "limit") > 0 ? number(answer, "limit") : Long.MAX_VALUE;
+            segments.forEach(each -> each.cut(limit));
             s.cut(limit);
             if (s.until <= at) {
                 throw new MarchException(Kind.UNAVAILABLE,
-                    "room at " + answer.url() + ": its answer took longer than " + body.get("ttl"), null);
+                    "room at " + url + ": its answer took longer than " + answer.get("ttl"), null);
             } else if (s.count() == 0) {
                 throw new MarchException(Kind.EXHAUSTED, "tag " + name + ": no ID is left below its limit", null);
             }
-            again = old(s);
-            if (!again) {
-                drop(this::old);
-            }
+            lags = client.newest.outdates(s.part);
+            boolean replaces = !lags;
+            drop(each -> each.due <= at || replaces && client.newest.outdates(each.part));
             pace(at);
             ttl = s.ttl > 0 ? s.ttl : Long.MAX_VALUE;
-            leased += s.count();
             segments.add(s);
             drop(each -> false); // so that next finds it
         }
         timed = windows;
         failed = null;
         retryAt = 0;
-        replaceAt = again ? at + SEEK : 0;
+        replaceAt = lags ? at + SEEK : 0;
+        return true;
     }
 
     /** Sets the target by the rate since it was last set. */
     private void pace(long at) {
-        long issued = leased - count();
-        long taken = issued - pacedIssued;
+        MarchClient.Options options = client.options;
+        long taken = issued() - pacedIssued;
         long took = at - pacedAt;
         if (taken >= target / 8 || took >= 10 * SECOND) { // enough to tell the rate
-            double wanted = taken * 1e9 / Math.max(took, 1_000_000) * client.options.reserve * 8 / 7;
+            double wanted = taken / (double) Math.max(took, 1_000_000) * options.reserve.toNanos() * 8 / 7;
             wanted = Math.min(Math.max(wanted, target / 2.0), target * 2.0);
-            target = (long) Math.min(Math.max(wanted, client.options.minStep), client.options.maxStep);
-            pacedIssued = issued;
+            target = (long) Math.min(Math.max(wanted, options.minStep), options.maxStep);
+            pacedIssued += taken;
             pacedAt = at;
         }
     }

@@ -12,12 +12,14 @@ public final class Bench {
     private static volatile long sink;
 
     public static void main(String[] args) throws InterruptedException {
-        try (MarchClient ids = MarchClient.builder(args[0]).build()) { // as a new client begins
+        try (MarchClient ids = new MarchClient(new MarchClient.Options(args[0]))) { // as a new client begins
             for (int k = 0; k < 1_000_000; k++) {
                 ids.next(args[1]);
             }
         }
-        try (MarchClient ids = MarchClient.builder(args[0]).steps(500_000_000, MarchClient.MOST).build()) {
+        MarchClient.Options options = new MarchClient.Options(args[0]);
+        options.minStep = 500_000_000;
+        try (MarchClient ids = new MarchClient(options)) {
             Tag tag = ids.tag(args[2]);
             tag.warm();
             AtomicLong yardstick = new AtomicLong();

@@ -1,5 +1,6 @@
 package io.github.marchid;
 
+import io.github.marchid.Tag.Run;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -22,11 +23,15 @@ public final class Driver {
         List<String> tags = strings(options, "tags");
         long step = Json.number(options, "minStep");
         long pause = Json.number(options, "pause");
-        MarchClient ids = MarchClient.builder(strings(options, "addresses").toArray(String[]::new))
-            .fallback(strings(options, "fallback").toArray(String[]::new))
-            .tokenFile(Path.of(options.get("tokenFile"))).ca(Path.of(options.get("ca")))
-            .steps(step, step).build();
-        Text text = null;
+        MarchClient.Options given = new MarchClient.Options();
+        given.addresses = strings(options, "addresses");
+        given.fallback = strings(options, "fallback");
+        given.tokenFile = Path.of(options.get("tokenFile"));
+        given.ca = Path.of(options.get("ca"));
+        given.minStep = step;
+        given.maxStep = step;
+        MarchClient ids = new MarchClient(given);
+        Tag.Text text = null;
         while (text == null) { // a busy machine may take longer than the limit of a call to start all
             try {
                 tags.forEach(name -> ids.tag(name).warm());

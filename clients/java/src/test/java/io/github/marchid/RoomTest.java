@@ -23,6 +23,7 @@ import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.BooleanSupplier;
+import java.util.stream.IntStream;
 
 /** The client against a room that does what a test wants. */
 public final class RoomTest {
@@ -61,7 +62,17 @@ public final class RoomTest {
         }
 
         MarchClient client() { // patient: the first request of a process may take seconds on a busy machine
-            return MarchClient.builder(url).timeout(Duration.ofSeconds(20)).build();
+            return new MarchClient(patient());
+        }
+
+        MarchClient.Options options() {
+            return new MarchClient.Options(url);
+        }
+
+        MarchClient.Options patient() {
+            MarchClient.Options options = options();
+            options.timeout = Duration.ofSeconds(20);
+            return options;
         }
 
         long count(String body) {
@@ -128,6 +139,7 @@ public final class RoomTest {
         run(only, "lags", RoomTest::lags);
         run(only, "many", RoomTest::many);
         run(only, "few", RoomTest::few);
+        run(only, "stale", RoomTest::stale);
         System.out.println("ok, with a room of the test's");
     }
 
@@ -211,12 +223,13 @@ public final class RoomTest {
             "segment.first", "1", "segment.count", "1000");
         Segment slow = new Segment(part, 1000, Rooms.now(), 500_000_000);
         Segment fast = new Segment(part, 1000, Rooms.now(), 500_000_000);
-        is(1L, slow.take(0));
-        is(1L, fast.take(63));
+        fast.unchecked = 63;
+        is(1L, slow.take());
+        is(1L, fast.take());
         Thread.sleep(510);
-        is(-1L, slow.take(0));
+        is(-1L, slow.take());
         int late = 0;
-        while (fast.take(63) >= 0) {
+        while (fast.take() >= 0) {
             late++;
         }
         is(63, late);
@@ -253,7 +266,9 @@ public final class RoomTest {
             x.getResponseBody().flush();
             room.end.await();
         };
-        try (MarchClient ids = MarchClient.builder(room.url).timeout(Duration.ofMillis(100)).build()) {
+        MarchClient.Options options = room.options();
+        options.timeout = Duration.ofMillis(100);
+        try (MarchClient ids = new MarchClient(options)) {
             FutureTask<Kind> call = new FutureTask<>(() -> kind(() -> ids.next("order")));
             start(call);
             is(Kind.UNAVAILABLE, call.get(30, TimeUnit.SECONDS));
@@ -333,7 +348,7 @@ public final class RoomTest {
                 room.lease(x, body);
             };
             FutureTask<Long> many = new FutureTask<>(() ->
-                tag.nextN(tag.held() + 500).stream().mapToLong(Run::count).sum());
+                tag.nextN(tag.held() + 500).stream().mapToLong(Tag.Run::count).sum());
             long held = tag.held();
             start(many);
             asked.await();
@@ -345,12 +360,20 @@ public final class RoomTest {
 
     /** No ID comes twice, whoever takes it how. */
     private static void threads(Room room) throws Exception {
-        try (MarchClient ids = room.client()) {
+        threads(room.patient(), 20_000);
+        MarchClient.Options options = room.patient();
+        options.maxStep = 8; // calls of nextN find what others took first
+        options.minStep = 8;
+        threads(options, 50);
+    }
+
+    private static void threads(MarchClient.Options options, int rounds) throws Exception {
+        try (MarchClient ids = new MarchClient(options)) {
             List<FutureTask<List<Long>>> all = new ArrayList<>();
             for (int t = 0; t < 4; t++) {
                 all.add(new FutureTask<>(() -> {
                     List<Long> mine = new ArrayList<>();
-                    for (int k = 0; k < 20_000; k++) {
+                    for (int k = 0; k < rounds; k++) {
                         mine.add(ids.next("order"));
                         ids.tag("order").nextN(1 + k % 7).forEach(run -> run.ids().forEach(mine::add));
                     }
@@ -362,7 +385,7 @@ public final class RoomTest {
             for (FutureTask<List<Long>> one : all) {
                 one.get(60, TimeUnit.SECONDS).forEach(id -> is(true, taken.add(id)));
             }
-            is(4 * 20_000 + 4 * 79_997, taken.size());
+            is(4 * rounds + 4 * IntStream.range(0, rounds).map(k -> 1 + k % 7).sum(), taken.size());
         }
     }
 
@@ -417,7 +440,9 @@ public final class RoomTest {
 
     /** A token that is not there is no failure of a room. */
     private static void token(Room room) {
-        try (MarchClient ids = MarchClient.builder(room.url).tokenFile(Path.of("/no/token")).build()) {
+        MarchClient.Options options = room.options();
+        options.tokenFile = Path.of("/no/token");
+        try (MarchClient ids = new MarchClient(options)) {
             is(Kind.UNAUTHENTICATED, kind(() -> ids.next("order")));
             is(0, room.asked.get());
         }
@@ -487,32 +512,55 @@ public final class RoomTest {
     private static void hosts(Room room) {
         for (String host : List.of("127.0.0.1", "127.255.1.20", "localhost", "[::1]", "127.0.0.1.nip.io",
             "127.example.net", "localhost.net")) {
-            MarchClient.Builder builder = MarchClient.builder("http://" + host + ":1").tokenFile(Path.of("/no/token"));
-            try (MarchClient ids = builder.build()) {
+            MarchClient.Options options = new MarchClient.Options("http://" + host + ":1");
+            options.tokenFile = Path.of("/no/token");
+            try (MarchClient ids = new MarchClient(options)) {
                 ids.next("order");
             } catch (MarchException e) {
                 is(host.matches(".*(net|io)"), e.getMessage().contains("no TLS"));
             }
         }
         for (String address : List.of("http://my_room:1", "http://127.0.0.256:1", "http://a:70000", "http://a/b")) {
-            is(Kind.INVALID, kind(() -> MarchClient.builder(address).build()));
+            is(Kind.INVALID, kind(() -> new MarchClient(new MarchClient.Options(address))));
         }
     }
 
     /** A caller that was interrupted has an error at once, and no room is avoided for that. */
-    private static void interrupted(Room room) {
+    private static void interrupted(Room room) throws Exception {
         try (MarchClient ids = room.client()) {
             Thread.currentThread().interrupt();
             is(Kind.UNAVAILABLE, kind(() -> ids.tag("text").nextText()));
             is(true, Thread.interrupted());
             is(true, ids.rooms.failed.get(room.url) < 0);
+            room.answers = room::hang;
+            interrupts(() -> ids.next("order"), () -> room.asked.get() > 0);
+            is(true, ids.rooms.failed.get(room.url) < 0);
+            room.answers = (x, body) -> {
+                long now = System.currentTimeMillis();
+                Room.say(x, 200, time("\"window\":{\"worker\":\"1\",\"fromMs\":\"1\",\"untilMs\":\"" + (now + 3_600_000)
+                    + "\",\"nowMs\":\"" + now + "\"}").replace("\"1s\"", "\"600s\""));
+            };
+            List<Tag.Run> tick = ids.tag("event").nextN(1);
+            interrupts(() -> ids.tag("event").nextN(10_000), () -> tick.size() == 1); // more than the tick has
         }
+    }
+
+    /** A call of a thread that is interrupted, once a thing is so, ends. */
+    private static void interrupts(Runnable call, BooleanSupplier when) throws Exception {
+        FutureTask<Kind> one = new FutureTask<>(() -> kind(call));
+        Thread thread = new Thread(one);
+        thread.start();
+        await("the call waits", () -> when.getAsBoolean() && thread.getState() == Thread.State.TIMED_WAITING);
+        thread.interrupt();
+        is(Kind.UNAVAILABLE, one.get(30, TimeUnit.SECONDS));
     }
 
     /** A room that lags behind leases what callers need at once, not each second, and it refills. */
     private static void lags(Room room) throws Exception {
         room.serves = PART.replace("\"1\"", "\"2\"");
-        try (MarchClient ids = MarchClient.builder(room.url).steps(1000, 1000).build()) {
+        MarchClient.Options options = room.options();
+        options.maxStep = options.minStep;
+        try (MarchClient ids = new MarchClient(options)) {
             long began = System.nanoTime();
             for (int k = 0; k < 15; k++) {
                 ids.tag("order").nextN(5000);
@@ -529,7 +577,10 @@ public final class RoomTest {
 
     /** All tags that need it are leased ahead at a look, some at once, and each one once. */
     private static void many(Room room) throws Exception {
-        try (MarchClient ids = MarchClient.builder(room.url).timeout(Duration.ofSeconds(20)).steps(1, 1).build()) {
+        MarchClient.Options options = room.patient();
+        options.minStep = 1;
+        options.maxStep = 1;
+        try (MarchClient ids = new MarchClient(options)) {
             List<Tag> tags = new ArrayList<>();
             for (int k = 0; k < 40; k++) {
                 tags.add(ids.tag("tag" + k));
@@ -563,10 +614,33 @@ public final class RoomTest {
     private static void few(Room room) throws Exception {
         room.answers = (x, body) -> Room.say(x, 200, "{\"segment\":{" + PART
             + ",\"first\":\"1\",\"count\":\"1\"},\"ttl\":\"60s\",\"limit\":\"0\",\"serves\":{" + PART + "}}");
-        try (MarchClient ids = MarchClient.builder(room.url).timeout(Duration.ofMillis(500)).build()) {
+        MarchClient.Options options = room.options();
+        options.timeout = Duration.ofMillis(500);
+        try (MarchClient ids = new MarchClient(options)) {
             FutureTask<Kind> many = new FutureTask<>(() -> kind(() -> ids.tag("order").nextN(1_000_000)));
             start(many);
             is(Kind.UNAVAILABLE, many.get(30, TimeUnit.SECONDS));
+        }
+    }
+
+    /** A failure of long ago does not leave a call one try. */
+    private static void stale(Room room) {
+        try (MarchClient ids = room.client()) {
+            Tag order = ids.tag("order");
+            room.answers = (x, body) -> room.refuse(x, 503, "unavailable");
+            is(Kind.UNAVAILABLE, kind(order::next));
+            synchronized (order) {
+                order.retryAt -= 6_000_000_000L;
+            }
+            int failures = room.asked.get() + 2;
+            room.answers = (x, body) -> {
+                if (room.asked.get() > failures) {
+                    room.lease(x, body);
+                } else {
+                    room.refuse(x, 503, "unavailable");
+                }
+            };
+            is(0L, order.next());
         }
     }
 

@@ -4,6 +4,7 @@ import static io.github.marchid.Json.number;
 import static io.github.marchid.MarchClient.MOST;
 
 import io.github.marchid.Segment.Part;
+import io.github.marchid.Tag.Run;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -69,7 +70,7 @@ public final class VectorsTest {
             same(v, at.get(k + 1), String.valueOf(s.id(first + Long.parseLong(at.get(k)))));
         }
         List<Run> runs = new ArrayList<>();
-        s.add(first, first + Math.min(s.count(), 100_000), runs);
+        new Segment(v, MOST, 0, 0).take(100_000, 0, runs);
         int n = 0;
         for (List<String> pair = list(v, "runs.0"); !pair.isEmpty(); pair = list(v, "runs." + ++n)) {
             same(v, pair.get(0), String.valueOf(runs.get(n).first()));
@@ -82,13 +83,13 @@ public final class VectorsTest {
             same(v, pair.get(1), String.valueOf(cut.count()));
         }
         for (Run run : runs.subList(0, Math.min(runs.size(), 3000))) { // next takes the same IDs
-            run.ids().limit(3000).filter(id -> id < run.first() + 3000).forEach(id -> same(v, id, s.take(0)));
+            run.ids().limit(3000).filter(id -> id < run.first() + 3000).forEach(id -> same(v, id, s.take()));
             if (run.count() > 3000) {
                 break;
             }
         }
         s.cut(0);
-        same(v, -1L, s.take(0));
+        same(v, -1L, s.take());
     }
 
     private static void window(Map<String, String> v) {
