@@ -142,7 +142,7 @@ func (c *Chain) TryNext() (id int64, ok bool) {
 // Holds reports whether TryNext would probably return an ID.
 func (c *Chain) Holds() bool { return c.gate == nil && c.head.Load().remaining() > 0 }
 
-// Next returns the next ID. It waits only while nothing is held, until ctx
+// Next returns the next ID. It waits only while nothing is held, or the chain is behind (Behind), until ctx
 // ends at the latest. Its errors are an *AwayError when the source has been
 // away for longer than the refiller's patience, the source's error for the tag
 // (such as Exhausted), ErrClosed, and Unavailable with ctx's error as the cause.
@@ -211,7 +211,7 @@ func checkCount(n int64) error {
 
 // Lease takes up to n IDs, n from 1 to LargestStep, as one segment, for a
 // caller that issues them itself. It returns fewer when the chain's first
-// segment has fewer, and waits only while the chain holds nothing. Its errors
+// segment has fewer, and waits only while the chain holds nothing or is behind. Its errors
 // are Next's and Invalid.
 func (c *Chain) Lease(ctx context.Context, n int64) (Segment, error) {
 	if err := checkCount(n); err != nil {
@@ -236,6 +236,9 @@ func (c *Chain) Lease(ctx context.Context, n int64) (Segment, error) {
 func (c *Chain) cut(n int64) Segment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mu.bounds.behind() {
+		return Segment{}
+	}
 	seg := c.mu.stock.cut(n)
 	if seg.Count == 0 {
 		return Segment{}
@@ -255,6 +258,7 @@ func (c *Chain) cut(n int64) Segment {
 func (c *Chain) settle(now time.Time, called bool) {
 	s := &c.mu.stock
 	switch {
+	case c.mu.bounds.behind(): // see Behind
 	case called || c.unused(now) < parkAfter:
 		s.promote(c.mu.pace.link(s.held(), now))
 	case s.front.Load() != spent:
@@ -266,24 +270,43 @@ func (c *Chain) settle(now time.Time, called bool) {
 
 // wait returns nil when the chain holds need IDs, some of them at the head, or the
 // reason why it will not soon. want is how many IDs the caller could use: at least
-// need, at most LargestStep.
+// need, at most LargestStep. A chain that is behind holds none before it has leased or goes on.
 func (c *Chain) wait(ctx context.Context, need, want int64) error {
+	var until time.Time // how long the caller waits for a chain that is behind
 	for first := true; ; first = false {
 		outage := c.refiller.outage()
-		changed, err := c.enlist(need, want, first)
+		changed, behind, err := c.enlist(need, want, first)
 		if changed == nil {
 			return err
 		}
+		left := false
+		var late <-chan time.Time
+		if behind {
+			if until.IsZero() {
+				until = patience(ctx)
+			}
+			late = time.After(time.Until(until))
+		}
 		select {
 		case <-changed:
+			behind = false
+		case <-late:
 		case <-outage.declared:
 			err = &AwayError{Tag: c.tag, Since: outage.since, Err: outage.err}
 		case <-ctx.Done():
+			left = true
 			err = Errorf(Unavailable,
 				"tag %s: no new segment before the caller's deadline: %w", c.tag, context.Cause(ctx))
 		}
 		c.mu.Lock()
 		c.mu.callers.wanted -= want
+		// The caller waited for long enough, or nothing will be leased soon. One that left ends no other's wait.
+		if behind && (!left || c.mu.callers.wanted == 0) {
+			c.goOn()
+			if !left {
+				err = nil
+			}
+		}
 		c.mu.Unlock()
 		if err != nil {
 			return err
@@ -293,24 +316,30 @@ func (c *Chain) wait(ctx context.Context, need, want int64) error {
 
 // enlist returns nil and nil if the chain holds need IDs, and nil and an error if
 // it will not soon. Otherwise it adds the caller to the waiting ones and returns
-// the channel to wait on.
-func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, err error) {
+// the channel to wait on, and whether the chain is behind.
+func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, behind bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.now()
+	failed := c.mu.failed.until(now)
+	if c.mu.bounds.behind() {
+		c.askToCatchUp(failed != nil)
+	}
 	c.settle(now, true)
+	held := c.mu.stock.held()
+	behind = c.mu.bounds.behind()
 	switch {
 	case c.mu.closed:
-		return nil, ErrClosed
-	case c.mu.stock.held() >= need:
-		return nil, nil
-	case c.mu.failed.until(now) != nil:
-		return nil, c.mu.failed.until(now)
+		return nil, false, ErrClosed
+	case held >= need && !behind:
+		return nil, false, nil
+	case failed != nil:
+		return nil, false, failed
 	}
 	callers := &c.mu.callers
 	if first {
 		callers.times++
-		if c.mu.stock.last >= 0 { // the wait for the very first segment is not starvation
+		if c.mu.stock.last >= 0 && held < need { // the wait for the very first segment is not starvation
 			c.mu.pace.starve(now)
 		}
 	}
@@ -320,7 +349,7 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, e
 		callers.changed = make(chan struct{})
 	}
 	c.refiller.request(c, urgent)
-	return callers.changed, nil
+	return callers.changed, behind, nil
 }
 
 // Settings returns the chain's settings.

@@ -8,7 +8,7 @@ import "context"
 //
 // If the rest of a block is shorter than n, it is skipped: skipped is the number of IDs
 // that are never issued because of that. NextRun waits only while the chain does not hold
-// n consecutive IDs. Its errors are Next's, and Invalid if n is not allowed. An n above
+// n consecutive IDs, or is behind. Its errors are Next's, and Invalid if n is not allowed. An n above
 // half of the tag's max_step is not allowed either: if other instances of the room lease,
 // too, a run must come from one lease.
 func (c *Chain) NextRun(ctx context.Context, n int64) (run Run, skipped int64, err error) {
@@ -72,8 +72,11 @@ func (c *Chain) cutRun(n int64) (seg Segment, skipped, need int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.stock
-	seg, skipped = s.cutRun(n)
 	defer c.settle(c.now(), true)
+	if c.mu.bounds.behind() {
+		return Segment{}, 0, 1, nil
+	}
+	seg, skipped = s.cutRun(n)
 	if seg.Count > 0 {
 		return seg, skipped, 0, nil
 	}

@@ -1,6 +1,6 @@
 // Package allocator is the arithmetic of March: which IDs a room may issue, and
 // how one process issues them from memory. A caller waits only if the process has
-// run out of IDs. The package does no input or output of its own.
+// run out of IDs, or has to catch up with other rooms. The package does no input or output of its own.
 //
 // # Words
 //

@@ -17,13 +17,15 @@ import (
 // it leased, each ID once, in growing order.
 type model struct {
 	*rapid.T
-	chain  *allocator.Chain
-	m      *memory
-	mu     sync.Mutex
-	leased []allocator.Segment // in growing order, under mu
-	last   int64               // issued
-	issued int64
-	bound  allocator.Part // the argument of the last Renewed
+	chain   *allocator.Chain
+	m       *memory
+	mu      sync.Mutex
+	leased  []allocator.Segment // in growing order, under mu
+	failing bool                // the last lease did, or brought an old version; under mu
+	last    int64               // issued
+	issued  int64
+	bound   allocator.Part // the argument of the last Renewed
+	least   int64          // the argument of the last Behind, if no lease failed and no caller was impatient since
 }
 
 // recorder records the segments that a memory leased.
@@ -31,9 +33,10 @@ type recorder struct{ *model }
 
 func (r recorder) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
 	seg, err := r.m.Lease(ctx, n)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failing = err != nil || seg.Version < r.m.part().Version
 	if err == nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
 		r.leased = append(r.leased, seg)
 	}
 	return seg, err
@@ -43,6 +46,9 @@ func (r recorder) Lease(ctx context.Context, n int64) (allocator.Segment, error)
 func (m *model) take(first, count int64) {
 	if first <= m.last {
 		m.Fatalf("%d after %d", first, m.last)
+	}
+	if first < m.least {
+		m.Fatalf("%d after Behind(%d)", first, m.least)
 	}
 	for id := first; id < first+count; id++ {
 		seg := m.segmentOf(id)
@@ -130,8 +136,12 @@ func checkModel(t *rapid.T) {
 
 func (m *model) actions() map[string]func(*rapid.T) {
 	patient := func() (context.Context, context.CancelFunc) {
-		return context.WithTimeout(context.Background(),
-			rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, time.Minute}).Draw(m.T, "patience"))
+		patience := rapid.SampledFrom([]time.Duration{0, time.Millisecond, time.Second, time.Minute}).
+			Draw(m.T, "patience")
+		if patience < time.Second {
+			m.least = 0
+		}
+		return context.WithTimeout(context.Background(), patience)
 	}
 	return map[string]func(*rapid.T){
 		"try": func(*rapid.T) {
@@ -189,6 +199,7 @@ func (m *model) actions() map[string]func(*rapid.T) {
 					"old"}).Draw(t, "fault")])
 			}
 			m.m.fault(nil, next...)
+			m.least = 0
 		},
 		"rest": func(t *rapid.T) {
 			time.Sleep(rapid.SampledFrom([]time.Duration{time.Millisecond, 30 * time.Millisecond, time.Second,
@@ -222,6 +233,16 @@ func (m *model) actions() map[string]func(*rapid.T) {
 		"skip": func(t *rapid.T) {
 			least := m.m.skip(rapid.Int64Range(0, 100).Draw(t, "by"))
 			m.chain.Skip(least)
+		},
+		"behind": func(t *rapid.T) {
+			next := m.m.nextID()
+			m.least = max(next-rapid.Int64Range(0, 400).Draw(t, "behind"), 0)
+			m.chain.Behind(m.least, 0, 0)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.failing || m.m.faulty() || next > allocator.MaxID-10_000 { // a lease may fail, or wait
+				m.least = 0
+			}
 		},
 		"update": func(t *rapid.T) {
 			if err := m.chain.Update(settings(rapid.Int64Range(1, m.m.maxStep).Draw(t, "min_step"), m.m.maxStep,

@@ -154,14 +154,17 @@ func Wake(c chan<- struct{}) {
 }
 
 // need returns how many IDs to lease now, 0 for none, and how many the chain may hold then where no caller waits for
-// more. The caller holds the lock.
-func (c *Chain) need(now time.Time) (n, most int64) {
+// more. For callers the lease takes the place of the segments that begin below lagging, too. The caller holds the lock.
+func (c *Chain) need(now time.Time) (n, most, lagging int64) {
 	if c.mu.closed {
-		return 0, 0
+		return 0, 0, 0
 	}
 	target, most := c.mu.pace.bounds(now)
 	held, wanted := c.mu.stock.held(), c.mu.callers.wanted
-	stays := held - c.mu.stock.heldOf(c.mu.bounds.replaced)
+	if f := c.mu.bounds.fading; wanted > 0 || f != nil && f.asked {
+		lagging = c.mu.bounds.lagging()
+	}
+	stays := held - c.mu.stock.heldOf(func(s Segment) bool { return s.First < lagging || c.mu.bounds.replaced(s) })
 	least := min(target, most-stays)
 	switch {
 	case stays < held && c.mu.stock.holds(c.mu.bounds.outdated):
@@ -170,9 +173,9 @@ func (c *Chain) need(now time.Time) (n, most int64) {
 		// and a layout that renews all chains of a room would make each lease twice.
 		least = min(max(target, held), most) - stays
 	case stays == held && held >= target && held >= wanted:
-		return 0, most
+		return 0, most, lagging
 	}
-	return min(max(least, wanted-stays, 1), c.mu.pace.settings.MaxStep), most
+	return min(max(least, wanted-stays, 1), c.mu.pace.settings.MaxStep), most, lagging
 }
 
 // requestIfNeeded queues the chain for a refill. The caller holds the lock.
@@ -181,7 +184,7 @@ func (c *Chain) requestIfNeeded(now time.Time) {
 	if wanted == 0 && (c.mu.stock.last < 0 || c.mu.asleep) || c.mu.failed.until(now) != nil {
 		return // no caller has used the chain yet, or not for long; or the last refill failed just now
 	}
-	switch n, _ := c.need(now); {
+	switch n, _, _ := c.need(now); {
 	case n == 0:
 	case wanted > 0:
 		c.refiller.request(c, urgent)
@@ -195,7 +198,7 @@ func (c *Chain) requestIfNeeded(now time.Time) {
 // again.
 func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
 	c.mu.Lock()
-	n, most := c.need(c.now())
+	n, most, lagging := c.need(c.now())
 	c.mu.Unlock()
 	var seg Segment
 	var err error
@@ -210,8 +213,13 @@ func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
 	now := c.now()
 	failure := err
 	if n > 0 && err == nil {
-		failure = c.accept(seg, now)
-		c.mu.most = most
+		failure = c.accept(seg, most, lagging, now)
+	}
+	if failure != nil {
+		c.goOn()
+	}
+	if f := c.mu.bounds.fading; f != nil && (failure != nil || n == 0) {
+		f.asked = false
 	}
 	if failure != nil && KindOf(failure) != Unavailable { // the refiller handles a store that is away
 		c.mu.failed = &failed{failure, now.Add(failurePause)}
@@ -235,8 +243,9 @@ func (f *failed) until(now time.Time) error {
 	return nil
 }
 
-// accept adds a leased segment to the chain, or drops it. The error is why the source cannot be used.
-func (c *Chain) accept(leased Segment, now time.Time) error {
+// accept adds a leased segment to the chain, or drops it. most and lagging are need's before the lease. The error is
+// why the source cannot be used.
+func (c *Chain) accept(leased Segment, most, lagging int64, now time.Time) error {
 	if leased.Count < 1 {
 		return Errorf(Internal, "tag %s: an empty segment was leased", c.tag)
 	}
@@ -269,10 +278,19 @@ func (c *Chain) accept(leased Segment, now time.Time) error {
 	if !b.fades(seg) {
 		s.drop(b.fades)
 	}
-	b.fading, c.mu.failed, c.mu.stale = nil, nil, false
+	// A lease that was under way when Behind was called may lie lower than that demands: then another one follows. One
+	// that was made for Behind and lies lower shows that the source demands less by now.
+	if least := b.lagging(); seg.First < least && lagging < least {
+		b.fading = &fading{least: least, behind: b.behind(), asked: b.fading.asked}
+	} else {
+		lagging, b.fading = max(lagging, least), nil
+	}
+	s.drop(below(lagging))
+	c.mu.failed, c.mu.stale = nil, false
 	b.recent.add(seg)
 	c.mu.pace.refilled(now, s.issued())
 	c.mu.refills++
+	c.mu.most = most
 	s.dropped -= seg.Count
 	s.last = leased.Last()
 	s.add(seg)

@@ -122,6 +122,20 @@ func (r *Refiller) end() {
 	r.declare(r.cfg.Now(), errors.New("shutting down"))
 }
 
+// leasing reports whether a lease of c is under way, or begins.
+func (r *Refiller) leasing(c *Chain) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return c.place == leasing
+}
+
+// failing reports whether the last lease found the store away.
+func (r *Refiller) failing() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.failures > 0
+}
+
 // recovered notes that the store is not known to be away. The caller holds the
 // lock.
 func (r *Refiller) recovered() {

@@ -177,6 +177,13 @@ func (m *memory) setRange(r allocator.Range) allocator.Part {
 	return m.layout.Part(room)
 }
 
+// faulty reports whether a lease may fail, or a lease under way may.
+func (m *memory) faulty() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.busy || len(m.faults) > 0
+}
+
 // part returns the room's part of the layout.
 func (m *memory) part() allocator.Part {
 	m.mu.Lock()

@@ -14,7 +14,7 @@ type Status struct {
 	Peak    float64       // the recent peak rate, IDs per second
 	Lasts   time.Duration // how long Held lasts at Peak; 0 when nothing is held, LongestReserve at most
 	Refills int64         // segments leased
-	Waits   int64         // callers that found nothing and waited
+	Waits   int64         // callers that found too few IDs, or a chain that was behind, and waited
 	Version int64         // the oldest layout under which anything held was leased; 0 when nothing is held
 	Used    time.Time     // when IDs were last seen to have been issued
 	Failure error         // of the last refill if it failed for this tag alone

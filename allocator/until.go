@@ -24,11 +24,22 @@ func (s Segment) meets(o Segment) bool {
 	return s.Boundary == o.Boundary && s.Range == o.Range && s.First <= o.Last() && o.First <= s.Last()
 }
 
-// fading are the segments that the next one replaces: those that part outdates, and
-// those that end at until or before.
+// fading are the segments that the next one replaces: those that part outdates, those that end at until or before, and
+// by Behind those that begin below least.
 type fading struct {
-	part  Part
-	until time.Time
+	part   Part
+	until  time.Time
+	least  int64
+	behind bool // callers wait for that
+	asked  bool // a caller did: the lease is made though none may wait any longer
+}
+
+// fade returns what the next segment replaces, for a change.
+func (b *bounds) fade() *fading {
+	if b.fading == nil {
+		b.fading = &fading{}
+	}
+	return b.fading
 }
 
 // fades reports whether the next segment replaces s.
@@ -48,10 +59,7 @@ func (b *bounds) replaced(s Segment) bool { return b.outdated(s) || b.fades(s) }
 func (c *Chain) Replace(part Part, until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.bounds.fading == nil {
-		c.mu.bounds.fading = &fading{}
-	}
-	f := c.mu.bounds.fading
+	f := c.mu.bounds.fade()
 	if part.Version > f.part.Version {
 		f.part = part
 	}

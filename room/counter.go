@@ -27,6 +27,7 @@ type counter struct {
 	source meteredSource  // what the chain leases from
 	shown  uint32         // the number of the first scrape that may show it, 0 for none yet; guarded by scan
 	strict bool           // as process.strict says. It does not change
+	skewed bool           // the tag had a max_skew when it was read. It does not change
 
 	mu struct {
 		sync.Mutex
@@ -120,6 +121,7 @@ func (c *counter) update(m *tags, settings record.TagSettings) (keeps bool, err 
 	c.Skip(max(settings.Skip, settings.Skips[m.cfg.Room]))
 	c.Limit(settings.Limit)
 	c.setSpace(m.spaceOf(settings))
+	m.noteSkew(c, settings.MaxSkew > 0)
 	return true, nil
 }
 

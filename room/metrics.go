@@ -98,8 +98,8 @@ var seriesMetrics = []struct {
 		prometheus.CounterValue, func(s series) float64 { return float64(s.dropped) }},
 	{tagDesc("chain_refills_total", "Segments leased."), prometheus.CounterValue,
 		func(s series) float64 { return float64(s.refills) }},
-	{tagDesc("chain_waits_total", "Callers that found too few IDs in memory and waited."), prometheus.CounterValue,
-		func(s series) float64 { return float64(s.waits) }},
+	{tagDesc("chain_waits_total", "Callers that found too few IDs to issue in memory and waited."),
+		prometheus.CounterValue, func(s series) float64 { return float64(s.waits) }},
 	{tagDesc("tag_used_ratio", "The share of the tag's IDs, start to limit, that lies below the mark."),
 		prometheus.GaugeValue, func(s series) float64 { return s.used }},
 	{tagDesc("tag_limit_seconds", "Seconds until the mark reaches the tag's limit, if it rises as in the last hour; "+

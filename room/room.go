@@ -188,6 +188,7 @@ func (s *Server) Run(ctx context.Context) error {
 	work.Go(func() error { return s.tags.sweep(background) })
 	work.Go(func() error { return s.tags.warmPrescaled(background) })
 	work.Go(func() error { return s.tags.followPeriods(background) })
+	work.Go(func() error { return s.tags.lookAtSkews(background) })
 	work.Go(func() error { return s.health.watchHealth(background) })
 	work.Go(func() error { s.ledger.WatchMembers(background); return nil })
 	work.Go(func() error { return s.operators.measure(background) })

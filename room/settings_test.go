@@ -66,7 +66,7 @@ func TestTagChangesLive(t *testing.T) {
 		}
 		b.await("room b skips", func() bool { return b.mustNext("lagging") >= 10_000_000 })
 		c.update("lagging", func(s *record.TagSettings) { s.MaxSkew = 5000 })
-		// The new max_skew holds from the next lease on, not for IDs that are held.
+		// The new max_skew holds from the next lease on, and some seconds later for IDs that are held.
 		for range 10 {
 			if _, err := a.NextBatch(bg, batchRequest("lagging", 1000)); err != nil {
 				t.Fatal(err)

@@ -30,6 +30,7 @@ type tags struct {
 	peers     peers
 	periods   periods
 	scan      scan
+	skewed    skewed
 	unknown   unknown
 	damaged   damaged
 	refiller  *allocator.Refiller
@@ -384,6 +385,9 @@ func (m *tags) put(l *load, tag issuer) bool {
 	m.seed(tag)
 	m.memory.set(l.name, tag)
 	m.memory.Unlock()
+	if c, is := tag.(*counter); is {
+		m.noteSkew(c, c.skewed)
+	}
 	if old != nil {
 		m.scan.finish(old)
 	}
@@ -416,7 +420,7 @@ func (m *tags) readCounter(ctx context.Context, name allocator.Tag) (issuer, err
 func (m *tags) makeCounter(tag allocator.Tag, source allocator.Source, settings record.TagSettings,
 	tenure *ledger.Tenure) (issuer, error) {
 	chain := &counter{text: m.textOf(tag, settings), period: settings.Period, tenure: tenure}
-	chain.strict = m.strict(settings)
+	chain.strict, chain.skewed = m.strict(settings), settings.MaxSkew > 0
 	gate := m.gates.of(settings)
 	if tenure != nil {
 		gate = gateIn(tenure, gate)

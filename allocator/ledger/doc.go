@@ -96,6 +96,6 @@
 //  5. The state under which leasing is allowed, and its end: leasable.go; and of ordered tags
 //     (3.6 of the design) the tenure: tenure.go.
 //  6. The life of an instance, joining and leaving: instance.go.
-//  7. Leases: claim.go, lease.go of IDs, kept.go of what the process before kept, holder.go of ordered
-//     tags, window.go of workers.
+//  7. Leases: claim.go, lease.go of IDs, skew.go of how far they are behind, kept.go of what the process before
+//     kept, holder.go of ordered tags, window.go of workers.
 package ledger

@@ -31,8 +31,9 @@ var table = []Setting{
 	{Path: "max_jump", Kind: Counter, Rare: true, Help: "how far one room's mark may lie above the marks of all " +
 		"others before rooms need an operator's consent to go on above it",
 		of: func(s *record.TagSettings) any { return &s.MaxJump }, effect: jumpEffect},
-	{Path: "max_skew", Kind: Counter, Rare: true, Help: "how far below the furthest room's mark an instance may " +
-		"begin a lease; IDs that it holds already may lie further behind; 0 is no bound",
+	{Path: "max_skew", Kind: Counter, Rare: true, Help: "how far below the furthest room's mark IDs may lie, as " +
+		"that was some 5 s before: what instances hold further behind they lease anew for their next caller; " +
+		"0 is no bound",
 		of: func(s *record.TagSettings) any { return &s.MaxSkew }, effect: skewEffect},
 	{Path: "strict_retract", Kind: Counter, Help: "issue nothing rather than an ID of a residue that the room may " +
 		"have given up: issue only if etcd recently confirmed the layout",
@@ -156,7 +157,8 @@ func skewEffect(before, after record.TagSettings, _ map[allocator.Room]record.Ma
 			before.MaxSkew)
 	}
 	return fmt.Sprintf("Leases begin at most %d IDs below the furthest room's mark: a room that is further behind "+
-		"skips the IDs up to there.", after.MaxSkew)
+		"skips the IDs up to there, and what it holds further behind it leases anew for its next caller. With a small "+
+		"max_skew each instance in use drops up to two reserves every 5 s.", after.MaxSkew)
 }
 
 func strictEffect(before, after record.TagSettings, _ map[allocator.Room]record.Mark) string {

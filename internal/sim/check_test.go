@@ -116,6 +116,7 @@ func (w *world) checkAll() {
 	}
 	w.noteWaived()
 	w.checkOrder()
+	w.checkSkew()
 	w.checkKept()
 	eras, err := ledgertest.Eras(ctx, w.mem.Open(), "default")
 	if err != nil {

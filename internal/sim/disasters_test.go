@@ -150,7 +150,7 @@ func faults() (names []string) {
 		names = append(names, t.name)
 	}
 	return append(names, journalsRequired, timeTags, string(fleeting), string(yearly), string(orderedTag),
-		string(clusterTag))
+		string(clusterTag), string(skewTag))
 }
 
 // knownFault refuses an unknown name of a fault.

@@ -30,6 +30,7 @@
 //     created again, with other steps: its second life repeats no ID of the first.
 //   - In one cluster of three etcd has users: instances, consoles and operators have the rights of
 //     their roles, and no other.
+//   - In one cluster of three a tag has a max_skew.
 //   - In one cluster of three a tag has a strict order. Instances pass calls for it on to each other, over the network
 //     of their links.
 //   - Consoles keep mirrors, in half of the clusters. They lag and start anew, with a file or with
@@ -135,7 +136,9 @@
 //     instance that the migration went on without may do so: a silent or forgotten one,
 //     or one that an operator waived. (This is not checked if the seed has stale reads.)
 //  12. An ID of a tag with a strict order is larger than all that were answered in its room before its call began. An
-//     instance that a recover left out may break that.
+//     instance that a recover left out may break that. An ID of a tag with max_skew is not below what a look allowed,
+//     once the instance was answered a lease for which it read the marks after that. (This is not checked where etcd
+//     went back, or shows the past.)
 //  13. Fields of a newer version are still there, if etcd forgot nothing.
 //  14. The cluster passes ledgertest.CheckCluster.
 //

@@ -16,6 +16,7 @@ type lease struct {
 	tag        allocator.Tag
 	first, end int64     // of the IDs of its room in between, all belong to this lease
 	sent, done time.Time // done: when it was answered
+	read       time.Time // when the marks that it was computed from were asked for; of the tag with max_skew
 	lost       string    // why it is leased and lost; empty if it counts
 	epoch      string    // in force at the lease
 	version    int64     // of the layout at the lease
@@ -134,7 +135,7 @@ func (l *link) asks(txn store.Txn) *asked {
 	a.token = tokenOf(txn)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a.shown = l.mu.shown[a.epoch].until()
+	a.shown, a.lease.read = l.mu.shown[a.epoch].until(), l.mu.read
 	return a
 }
 

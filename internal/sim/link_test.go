@@ -44,6 +44,8 @@ type link struct {
 		lost    time.Time        // the link leads to another etcd cluster before
 		sent    map[string]times // how often, and when last
 		reports []reported
+		looks   []look
+		read    time.Time        // when a source last read the tag with max_skew
 		leases  []lease          // in the order of their answers
 		shown   map[string]shown // by epoch
 		outside []outside        // the recovers that left the process out
@@ -194,6 +196,11 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	if ledgertest.Writes(txn) {
 		l.wrote.Store(true)
 	}
+	if _, source, _ := l.reads(txn, store.Answer{}); source {
+		l.mu.Lock()
+		l.mu.read = time.Now()
+		l.mu.Unlock()
+	}
 	asked := l.asks(txn)
 	if asked.takes && l.loses.Load() {
 		fate = ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
@@ -219,6 +226,7 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 		l.w.log("%-12s %s: %v%s", l.name, what, fate.Name, ending(answer, err))
 		return answer, err
 	})
+	l.looks(txn, answer, err)
 	l.answered(asked, answer, err)
 	l.w.checkRolledBack(l, asked)
 	l.checkDenied(asked)

@@ -149,7 +149,7 @@ func newWorldNow(seed uint64, script []byte, journals string, verbose func(strin
 	w.mem = ledgertest.NewFake(w)
 	w.rooms = []allocator.Room{"a", "b", "c"}[:2+w.first.IntN(2)]
 	w.tags = []allocator.Tag{"order", "bounded", strictTag}
-	for _, tag := range []allocator.Tag{fleeting, yearly, orderedTag, clusterTag} {
+	for _, tag := range []allocator.Tag{fleeting, yearly, orderedTag, clusterTag, skewTag} {
 		if w.dice("has "+string(tag)).chance(3) || *with == string(tag) || *with == wrongClock && tag == yearly {
 			w.tags = append(w.tags, tag)
 		}
@@ -315,6 +315,8 @@ func (w *world) settings(tag allocator.Tag) record.TagSettings {
 		return w.yearly(s)
 	case fleeting:
 		w.life = s
+	case skewTag:
+		s.MaxSkew = pick(w.dice("skew"), []int64{50, 500, 5000})
 	case orderedTag:
 		s.StrictOrder = record.OrderRoom
 		s.TenureHold = pick(w.dice("tenure hold"), []record.Duration{"1s", "3s", "10s"})

@@ -317,8 +317,8 @@ type Tag struct {
 	// When the tag was created, by the clock of the process that created it. Output
 	// only.
 	Created *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created,proto3" json:"created,omitempty"`
-	// How far below the furthest room's mark a lease may begin; segments that instances
-	// hold may lie further behind. Default 0, no bound.
+	// How far below the furthest room's mark IDs may lie, as that was some 5 s before: what
+	// instances hold further behind they lease anew for their next caller. Default 0, no bound.
 	MaxSkew *int64 `protobuf:"varint,9,opt,name=max_skew,json=maxSkew,proto3,oneof" json:"max_skew,omitempty"`
 	// Output only: the number of IDs that PrescaleTag set, and until when.
 	Prescale      int64                  `protobuf:"varint,10,opt,name=prescale,proto3" json:"prescale,omitempty"`

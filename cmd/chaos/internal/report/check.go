@@ -27,6 +27,7 @@ type check struct {
 	events   []runlog.Event
 	history  *history.History
 	segments *history.Segments
+	skews    skews
 	faults   spans
 	// told and felt are the times of restores; see restores.
 	told, felt spans
@@ -51,6 +52,9 @@ func (c *check) run(ctx context.Context) (err error) {
 	c.happened()
 	c.told, c.felt = restores(c.events)
 	c.resumed = resumed(c.events, c.felt)
+	if c.skews, err = readSkews(c.dir); err != nil {
+		return err
+	}
 	if err := c.logs(); err != nil {
 		return err
 	}

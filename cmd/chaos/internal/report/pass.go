@@ -161,6 +161,7 @@ func (p *pass) take(i runlog.Answer) error {
 	}
 	if i.Instance != "" || order != "" {
 		p.grow(owner, i)
+		p.skew(owner, i)
 	}
 	p.count(i, ids)
 	return nil
@@ -284,6 +285,7 @@ func (p *pass) end() {
 			p.r.Duplicates.Count += twice.count()
 		}
 	}
+	p.plantSkews()
 	p.r.Unissued = p.segments.IDs - p.r.IDs
 }
 

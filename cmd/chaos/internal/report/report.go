@@ -17,6 +17,8 @@
 //   - An ID of a tag with strict_retract is of a layout that was in force less than hold before
 //     the ID was asked for. That is true of rooms and of the Go client, whatever they have
 //     heard, and however long they were stopped.
+//   - After an instance said that a tag is behind by its max_skew, and leased, it answers no call that is sent later
+//     with an ID below what it said. One of each is planted, and must be found.
 //   - A time-ordered ID has a worker that its instance had, by etcd's history, in a window
 //     with all of its tick, whatever the clocks were.
 //   - No two clients of CosId have one machine ID at a time, but for those that had one before a restore.
@@ -29,13 +31,6 @@
 //   - No process of March panics. A process logs at level error only while etcd is
 //     restored. No process ever logs that IDs may have been issued twice, except after a
 //     restore that no process can see.
-//
-// # What has no oracle
-//
-// A tag's max_skew has no oracle. It bounds how far a lease may begin below the largest mark of
-// all rooms, as the marks were when the instance read them. etcd does not record the time of
-// that reading, and the lease does not compare these marks. So the history can only show leases
-// that lag, which may have been right when they began.
 //
 // # Weak runs
 //
@@ -59,6 +54,7 @@ type Report struct {
 	Segments int   `json:"segments"` // that instances leased
 	TimeIDs  int64 `json:"time_ids"` // time-ordered ones that callers got
 	Ordered  int64 `json:"ordered"`  // answers of tags with a strict order
+	Skewed   int64 `json:"skewed"`   // answers of tags with max_skew, of instances that had been behind
 	Windows  int   `json:"windows"`  // of workers, without renewals
 
 	Machines   int            `json:"machines"` // machine IDs that clients of CosId had
@@ -83,6 +79,7 @@ type Report struct {
 	Early       Finding `json:"early"` // IDs that came before the lease of their segment
 	Inversions  Finding `json:"inversions"`
 	Retracted   Finding `json:"retracted"`
+	Behind      Finding `json:"behind"`       // IDs further behind than max_skew allows
 	NoWindow    Finding `json:"no_window"`    // time-ordered IDs of a worker that the instance did not have at their tick
 	SameMachine Finding `json:"same_machine"` // machine IDs that two clients had at a time
 	Stale       Finding `json:"stale"`        // IDs of a strict tag, longer than hold after their layout was replaced
@@ -171,6 +168,7 @@ func (r *Report) findings() []named {
 		{"IDs of no lease", &r.NotLeased},
 		{"IDs before their lease", &r.Early},
 		{"inversions", &r.Inversions},
+		{"IDs too far behind", &r.Behind},
 		{"retracted IDs", &r.Retracted},
 		{"IDs of no window", &r.NoWindow},
 		{"stale IDs of strict tags", &r.Stale},

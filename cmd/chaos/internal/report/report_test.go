@@ -92,6 +92,22 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 			fault: func(r run3) { late(r.a) },
 		},
 		{
+			name: "an ID too far behind", count: 1, want: func(r *report.Report) *report.Finding {
+				return &r.Behind
+			},
+			fault: func(r run3) {
+				r.a.catchUp("")
+				r.a.issue(1)
+			},
+		},
+		{
+			name: "IDs of what a process left that was behind",
+			fault: func(r run3) {
+				r.a.catchUp(`{"@level":"info","@message":"stopped"}` + "\n")
+				r.a.issue(1)
+			},
+		},
+		{
 			name: "an ID of an old layout after the report", count: 1, want: func(r *report.Report) *report.Finding {
 				return &r.Retracted
 			},
@@ -304,6 +320,32 @@ func TestOraclesFindPlantedFaults(t *testing.T) {
 	}
 }
 
+// catchUp logs that the tag is behind, and leases. Some lines come between. What was held before is held still.
+func (w *worker) catchUp(between string) {
+	w.run.t.Helper()
+	w.run.leased, w.run.at = w.run.at, w.run.at.Add(2*time.Second)
+	logged, held := w.log.Len(), len(w.held)
+	w.lease(40)
+	lease := string(w.log.Bytes()[logged:])
+	w.log.Truncate(logged)
+	_, err := fmt.Fprintf(w.log, `{"@message":%q,"room":%q,"instance":%q,"tag":%q,"least":%d}`+"\n%s%s",
+		w.run.source("../../../../room/skew.go", `log\.Debug\("([^"]+)", "room"`), w.room, w.name, w.tag,
+		w.held[held].First, between, lease)
+	must(w.run.t, err)
+}
+
+// source returns what is in parentheses where a file of the source matches.
+func (r *run) source(path, like string) string {
+	r.t.Helper()
+	source, err := os.ReadFile(path)
+	must(r.t, err)
+	found := regexp.MustCompile(like).FindSubmatch(source)
+	if found == nil {
+		r.t.Fatalf("%s says nothing any longer like %s", path, like)
+	}
+	return string(found[1])
+}
+
 // say adds a line to a process's log, or to a command's output if log ends in .txt.
 func (r *run) say(log, line string) {
 	r.t.Helper()
@@ -320,13 +362,8 @@ func (r *run) say(log, line string) {
 // without it. The message is the one in the room's source.
 func (r *run) behind() string {
 	r.t.Helper()
-	source, err := os.ReadFile("../../../../room/report.go")
-	must(r.t, err)
-	message := regexp.MustCompile(`s\.log\.Error\("([^"]+)", "tag", o\.Tag`).FindSubmatch(source)
-	if message == nil {
-		r.t.Fatal("rooms do not say any longer that a recover went on without them")
-	}
-	return fmt.Sprintf(`{"@level":"error","@message":%q,"@timestamp":%q}`, message[1],
+	message := r.source("../../../../room/report.go", `s\.log\.Error\("([^"]+)", "tag", o\.Tag`)
+	return fmt.Sprintf(`{"@level":"error","@message":%q,"@timestamp":%q}`, message,
 		time.Now().Add(-time.Hour).Format(time.RFC3339Nano))
 }
 
