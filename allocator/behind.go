@@ -41,13 +41,13 @@ func (c *Chain) Behind(least, mark, skew int64) int64 {
 			return least
 		}
 	}
-	c.caughtUp()
+	caughtUp(c)
 	return 0
 }
 
 // caughtUp ends what Behind demanded. The caller holds the lock.
-func (c *Chain) caughtUp() {
-	c.goOn()
+func caughtUp(c *Chain) {
+	goOn(c)
 	if f := c.mu.bounds.fading; f != nil {
 		f.least, f.asked = 0, false
 	}
@@ -55,18 +55,18 @@ func (c *Chain) caughtUp() {
 
 // askToCatchUp notes that a caller of a chain that is behind asks for the lease. Where that will not come soon, or
 // nothing lags any more, the chain goes on. The caller holds the lock.
-func (c *Chain) askToCatchUp(failed bool) {
+func askToCatchUp(c *Chain, failed bool) {
 	f := c.mu.bounds.fading
 	switch {
 	case !c.mu.stock.holds(below(f.least)):
-		c.caughtUp()
+		caughtUp(c)
 	case failed:
-		c.goOn()
+		goOn(c)
 	default:
 		f.asked = true
 		c.refiller.request(c, urgent)
 		if c.refiller.failing() {
-			c.goOn() // one lease is tried, and not each caller waits for one
+			goOn(c) // one lease is tried, and not each caller waits for one
 		}
 	}
 }
@@ -83,7 +83,7 @@ func (b *bounds) lagging() int64 {
 }
 
 // goOn has a chain that is behind issue what it holds. The caller holds the lock.
-func (c *Chain) goOn() {
+func goOn(c *Chain) {
 	if c.mu.bounds.behind() {
 		c.mu.bounds.fading.behind = false
 		c.mu.callers.wake()

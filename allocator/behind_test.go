@@ -28,7 +28,7 @@ func open(allocator.Segment) (allocator.Part, error) { return allocator.Part{}, 
 // behind calls f with a chain that holds 1,999 IDs and had no caller for a minute, for each way to take an ID from it,
 // with a gate and without. A lease takes 50 ms, and leases from 100,300 on.
 func behind(t *testing.T, f func(w *world, c *allocator.Chain, m *memory, take func(time.Duration) int64)) {
-	for gate, asks := range map[string]allocator.Gate{"": nil, "gated ": open} {
+	for gate, asks := range map[string]allocator.Gate{"": nil, "gated-": open} {
 		for name, way := range ways() {
 			t.Run(gate+name, func(t *testing.T) {
 				virtual(t, func(w *world) {

@@ -302,7 +302,7 @@ func (c *Chain) wait(ctx context.Context, need, want int64) error {
 		c.mu.callers.wanted -= want
 		// The caller waited for long enough, or nothing will be leased soon. One that left ends no other's wait.
 		if behind && (!left || c.mu.callers.wanted == 0) {
-			c.goOn()
+			goOn(c)
 			if !left {
 				err = nil
 			}
@@ -323,7 +323,7 @@ func (c *Chain) enlist(need, want int64, first bool) (changed <-chan struct{}, b
 	now := c.now()
 	failed := c.mu.failed.until(now)
 	if c.mu.bounds.behind() {
-		c.askToCatchUp(failed != nil)
+		askToCatchUp(c, failed != nil)
 	}
 	c.settle(now, true)
 	held := c.mu.stock.held()

@@ -216,7 +216,7 @@ func (c *Chain) refill(ctx context.Context, ended func(asked bool, err error)) {
 		failure = c.accept(seg, most, lagging, now)
 	}
 	if failure != nil {
-		c.goOn()
+		goOn(c)
 	}
 	if f := c.mu.bounds.fading; f != nil && (failure != nil || n == 0) {
 		f.asked = false

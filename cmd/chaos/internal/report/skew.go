@@ -113,7 +113,7 @@ const overtaken = 5 * time.Second
 
 // plantSkews has each instance answer with an ID that is too far behind, which must be found.
 func (p *pass) plantSkews() {
-	real := p.r.Behind
+	found := p.r.Behind
 	for owner, all := range p.skews {
 		before := p.r.Skewed
 		p.r.Behind = Finding{}
@@ -128,5 +128,5 @@ func (p *pass) plantSkews() {
 			p.r.Checker.add(1, fmt.Sprintf("the oracle of max_skew missed what was planted: %v", owner))
 		}
 	}
-	p.r.Behind = real
+	p.r.Behind = found
 }
