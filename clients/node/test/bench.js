@@ -4,11 +4,11 @@
 import { Client } from "../src/client.js";
 
 const [address, first, name] = process.argv.slice(2);
-const fresh = new Client({ addresses: [address] }); // as a new client begins
+const fresh = new Client({ addresses: [address], timeout: 60_000 }); // as a new client begins; a busy machine is no fault
 for (let k = 0; k < 1_000_000; k++) await fresh.next(first);
 fresh.close();
 
-const ids = new Client({ addresses: [address], minStep: 100_000_000 });
+const ids = new Client({ addresses: [address], timeout: 60_000, minStep: 100_000_000 });
 const tag = ids.tag(name);
 await tag.warm();
 async function best(take) {

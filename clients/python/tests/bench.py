@@ -6,10 +6,10 @@ import time
 
 from march_id import Client
 
-with Client([sys.argv[1]]) as ids:  # as a new client begins
+with Client([sys.argv[1]], timeout=60) as ids:  # as a new client begins; a busy machine is no fault
     for _ in range(1_000_000):
         ids.next(sys.argv[2])
-with Client([sys.argv[1]], min_step=50_000_000) as ids:
+with Client([sys.argv[1]], timeout=60, min_step=50_000_000) as ids:
     tag, best = ids.tag(sys.argv[3]), 0.0
     tag.warm()
     for take in (tag.next, lambda next=ids.next, name=sys.argv[3]: next(name)):
