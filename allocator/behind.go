@@ -64,9 +64,9 @@ func askToCatchUp(c *Chain, failed bool) {
 		goOn(c)
 	default:
 		f.asked = true
-		c.refiller.request(c, urgent)
-		if c.refiller.failing() {
-			goOn(c) // one lease is tried, and not each caller waits for one
+		if c.refiller.failing() { // one lease is tried, and not each caller waits for one
+			c.refiller.request(c, urgent)
+			goOn(c)
 		}
 	}
 }

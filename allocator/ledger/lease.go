@@ -165,10 +165,7 @@ func (s *tagSource) aboveAll(stamp record.Stamp) bool {
 func (s *tagSource) read(ctx context.Context, state *State) (settings record.TagSettings, err error) {
 	s.known = false
 	l := s.instance.ledger
-	ops := []store.Op{store.OpGet(l.keys.Tag(s.name)), store.OpGet(s.markKey())}
-	for _, room := range state.layout.Ever {
-		ops = append(ops, store.OpGet(l.keys.Mark(room, s.name)))
-	}
+	ops := append([]store.Op{store.OpGet(l.keys.Tag(s.name)), store.OpGet(s.markKey())}, l.marksOf(state, s.name)...)
 	txn := store.Txn{If: l.Holds(state), Then: ops}
 	if s.tenure != nil {
 		held := s.tenure.unchanged()
@@ -194,13 +191,9 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 	if !s.instance.compareMark(before, answer, s.name, s.mark.Next) {
 		return settings, nil
 	}
-	marks := make(map[allocator.Room]record.Mark, len(state.layout.Ever))
-	for i, room := range state.layout.Ever {
-		if kv, ok := answer.One(2 + i); ok {
-			if marks[room], err = record.DecodeMark(kv); err != nil {
-				return settings, err
-			}
-		}
+	marks, err := state.decodeMarks(answer.Got[2:])
+	if err != nil {
+		return settings, err
 	}
 	terms, _ := s.terms.At(s.instance.Now())
 	s.floor = &floor{state.layout.Floor(s.instance.room, state.margins, terms, marks), state.stamp()}

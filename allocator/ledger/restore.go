@@ -347,10 +347,7 @@ func (i *Instance) compare(ctx context.Context, s *State, tags []allocator.Tag) 
 	for range leaseAttempts {
 		ops := make([]store.Op, 0, len(tags)*(len(s.layout.Ever)+1))
 		for _, tag := range tags {
-			ops = append(ops, store.OpGet(l.keys.Tag(tag)))
-			for _, room := range s.layout.Ever {
-				ops = append(ops, store.OpGet(l.keys.Mark(room, tag)))
-			}
+			ops = append(append(ops, store.OpGet(l.keys.Tag(tag))), l.marksOf(s, tag)...)
 		}
 		answer, err := l.Read(ctx, store.Txn{If: l.Holds(s), Then: ops})
 		if err != nil || !answer.Succeeded {
@@ -456,10 +453,7 @@ func (i *Instance) compareTag(ctx context.Context, s *State, tag allocator.Tag, 
 // room under the epoch lies at or above it, whenever the room read its own: marks never fall. It is 0
 // where etcd's history is compacted beyond that moment, and where something cannot be read.
 func (l *Ledger) floorAtBegin(ctx context.Context, s *State, tag allocator.Tag) (int64, error) {
-	ops := []store.Op{store.OpGet(l.keys.Layout()), store.OpGet(l.keys.Tag(tag))}
-	for _, room := range s.layout.Ever {
-		ops = append(ops, store.OpGet(l.keys.Mark(room, tag)))
-	}
+	ops := append([]store.Op{store.OpGet(l.keys.Layout()), store.OpGet(l.keys.Tag(tag))}, l.marksOf(s, tag)...)
 	for _, op := range ops {
 		op.Get.At = s.began
 	}
@@ -474,15 +468,8 @@ func (l *Ledger) floorAtBegin(ctx context.Context, s *State, tag allocator.Tag) 
 	life, _ := answer.One(1)
 	layout, unread := record.DecodeLayout(stored)
 	t, err := record.ReadAs[record.Tag](l.keys, life)
-	unread = errors.Join(unread, err)
-	marks := make(map[allocator.Room]record.Mark)
-	for k, room := range s.layout.Ever {
-		if kv, ok := answer.One(2 + k); ok {
-			marks[room], err = record.DecodeMark(kv)
-			unread = errors.Join(unread, err)
-		}
-	}
-	if unread != nil {
+	marks, damaged := s.decodeMarks(answer.Got[2:])
+	if errors.Join(unread, err, damaged) != nil {
 		return 0, nil //nolint:nilerr // raising the marks is always safe
 	}
 	return layout.Floor("", s.margins, t.Terms(), marks).Least, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -31,10 +30,7 @@ func Skews(ctx context.Context, i *Instance, names []allocator.Tag) (map[allocat
 	}
 	var ops []store.Op
 	for _, name := range names {
-		ops = append(ops, store.OpGet(l.keys.Tag(name)))
-		for _, room := range state.layout.Ever {
-			ops = append(ops, store.OpGet(l.keys.Mark(room, name)))
-		}
+		ops = append(append(ops, store.OpGet(l.keys.Tag(name))), l.marksOf(state, name)...)
 	}
 	answer, err := l.Try(ctx, store.Txn{If: l.Holds(state), Then: ops})
 	if err != nil || !answer.Succeeded {
@@ -60,14 +56,12 @@ func skewOf(i *Instance, state *State, shown [][]store.KV) (s Skew, has bool) {
 		return s, err != nil
 	}
 	terms, present := t.Terms().At(i.Now())
-	marks := make(map[allocator.Room]record.Mark)
-	for k, room := range state.layout.Ever {
-		if kv := shown[1+k]; len(kv) > 0 {
-			if marks[room], err = record.DecodeMark(kv[0]); err != nil {
-				return Skew{}, true
-			}
-		}
-		next := marks[room].Next
+	marks, err := state.decodeMarks(shown[1:])
+	if err != nil {
+		return s, true
+	}
+	for room, mark := range marks {
+		next := mark.Next
 		if present.End > 0 {
 			next = min(next, present.End)
 		}

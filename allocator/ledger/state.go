@@ -393,3 +393,25 @@ func (l *knowledge) refusal() error {
 	}
 	return nil
 }
+
+// marksOf returns reads of a tag's marks of all rooms that ever were.
+func (l *Ledger) marksOf(s *State, tag allocator.Tag) []store.Op {
+	ops := make([]store.Op, len(s.layout.Ever))
+	for k, room := range s.layout.Ever {
+		ops[k] = store.OpGet(l.keys.Mark(room, tag))
+	}
+	return ops
+}
+
+// decodeMarks decodes what reads of marksOf found.
+func (s *State) decodeMarks(found [][]store.KV) (marks map[allocator.Room]record.Mark, err error) {
+	marks = make(map[allocator.Room]record.Mark, len(found))
+	for k, room := range s.layout.Ever {
+		if len(found[k]) > 0 {
+			if marks[room], err = record.DecodeMark(found[k][0]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return marks, nil
+}
