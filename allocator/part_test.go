@@ -1,13 +1,13 @@
 package allocator_test
 
 import (
-	"os"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/race"
 )
 
@@ -128,7 +128,7 @@ func TestRenewKeepsALeaseUnderWay(t *testing.T) {
 func TestManyChainsKeep(t *testing.T) {
 	virtual(t, func(w *world) {
 		many := 100_000
-		if race.Enabled || os.Getenv("LIVE") == "" { // .ci/run has 100,000
+		if race.Enabled || !programs.All() { // .ci/run has 100,000
 			many = 2000
 		}
 		leases := &gauge{}

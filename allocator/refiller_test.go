@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/programs"
 )
 
 func TestRefillerConfig(t *testing.T) {
@@ -47,7 +47,7 @@ func TestThousandChainsAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, func(w *world) {
 				chains := 1000
-				if os.Getenv("LIVE") == "" { // .ci/run has a thousand
+				if !programs.All() { // .ci/run has a thousand
 					chains = 200
 				}
 				var g gauge

@@ -3,13 +3,13 @@ package allocator_test
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/race"
 )
 
@@ -34,7 +34,7 @@ func (b bitmap) mark(first, count int64) bool {
 // TestStress has goroutines do everything to one chain at once. Each ID comes
 // once, in its range, and grows within each goroutine.
 func TestStress(t *testing.T) {
-	few := race.Enabled || os.Getenv("LIVE") == "" // .ci/run has more
+	few := race.Enabled || !programs.All() // .ci/run has more
 	t.Run("large segments", func(t *testing.T) {
 		goal := int64(120_000_000)
 		if few {

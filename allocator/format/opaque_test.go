@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/format"
+	"github.com/march-id/march/internal/programs"
 )
 
 // slowOpaque is the permutation as its documentation has it, by big numbers.
@@ -89,7 +89,7 @@ func TestOpaque(t *testing.T) {
 func TestOpaquePermutes(t *testing.T) {
 	const size = 1_000_000
 	ids := size
-	if os.Getenv("LIVE") == "" { // .ci/run has all
+	if !programs.All() { // .ci/run has all
 		ids = 100_000
 	}
 	f := parse(t, "opaque(k, 10^6) | decimal", key(t, "k", 3))

@@ -19,6 +19,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/allocator/ledger/worker"
+	"github.com/march-id/march/internal/programs"
 )
 
 // TestKeysInLimitsDoc fills a cluster with as many keys of each kind as it can, and finds the
@@ -35,7 +36,7 @@ func TestKeysInLimitsDoc(t *testing.T) {
 	}
 	layouts, migrations := latest(record.MaxLayouts), latest(record.MaxMigrations)
 	audit, machines := latest(record.MaxAudits), thousands(machine.Most)+" for each room and width"
-	if os.Getenv("LIVE") != "" {
+	if programs.All() {
 		layouts, migrations = fillHistory(t)
 		audit, machines = fillAudit(t), fillMachines(t)
 	}

@@ -3,7 +3,6 @@ package ledger_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/internal/programs"
 )
 
 // A leaseCall is one call of a history: a lease of count IDs in a room, or,
@@ -203,7 +203,7 @@ func leaseHistory(t *testing.T, seed uint64) (history []porcupine.Operation, fir
 // specification, and that histories in which one answer was changed are found.
 func TestLinearizable(t *testing.T) {
 	histories := 60
-	if os.Getenv("LIVE") == "" { // .ci/run has 60
+	if !programs.All() { // .ci/run has 60
 		histories = 20
 	}
 	var calls, unknown, leased, planted, found, undecided int

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/period"
+	"github.com/march-id/march/internal/programs"
 )
 
 // No ID of a tag with a period comes twice over backups, restores and recovers that go on without
@@ -21,7 +21,7 @@ import (
 // begun neither by the clock of its instance nor by a mark.
 func TestPeriodsOverRecovers(t *testing.T) {
 	seeds := uint64(20_000)
-	if os.Getenv("LIVE") != "" { // .ci/run has all
+	if programs.All() { // .ci/run has all
 		seeds = 40_000
 	}
 	recovers := 0

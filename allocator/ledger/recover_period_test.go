@@ -2,7 +2,6 @@ package ledger_test
 
 import (
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/period"
+	"github.com/march-id/march/internal/programs"
 )
 
 // recoverAt recovers c by a clock.
@@ -30,7 +30,7 @@ func (c *cluster) recoverAt(clock *wall, living []*process, change ...func(*reco
 // since, as long as the margin has as many steps: also with a clock that was a day ahead or behind.
 func TestRestoreWithASilentInstanceAroundMidnight(t *testing.T) {
 	seeds := uint64(300)
-	if os.Getenv("LIVE") == "" { // .ci/run has 300
+	if !programs.All() { // .ci/run has 300
 		seeds = 40
 	}
 	for seed := range seeds {

@@ -3,7 +3,6 @@ package ledger_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -28,12 +27,10 @@ import (
 	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
-var overEtcd = flag.Bool("etcd", false, "TestScripts runs over a real etcd")
-
 // TestScripts runs the protocol as text: commands, and what they answered where that is more than "ok". Each file has
 // clusters of its own, each with clocks that stand still unless a command moves them.
 // `go test . -run TestScripts -rewrite` writes the answers anew. The commands are those of verbs.
-func TestScripts(t *testing.T) { runScripts(t, *overEtcd) }
+func TestScripts(t *testing.T) { runScripts(t, false) }
 
 // TestScriptsOverEtcd runs them over a real etcd, which takes minutes: the answers must be the same.
 func TestScriptsOverEtcd(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/internal/access"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/race"
 )
 
@@ -67,7 +67,7 @@ func TestJunkHidesNoRefusal(t *testing.T) {
 		w.gateOfTokens(&log)
 		operators := map[string]int{}
 		minutes := 10
-		if race.Enabled || os.Getenv("LIVE") == "" { // .ci/run has all
+		if race.Enabled || !programs.All() { // .ci/run has all
 			minutes = 2
 		}
 		all := told(w, time.Duration(minutes)*time.Minute+20*time.Second, func(n int) {

@@ -4,7 +4,8 @@
 import { Client } from "../src/client.js";
 
 const [address, first, name] = process.argv.slice(2);
-const fresh = new Client({ addresses: [address], timeout: 60_000 }); // as a new client begins; a busy machine is no fault
+// As a new client begins. A busy machine is no fault.
+const fresh = new Client({ addresses: [address], timeout: 60_000 });
 for (let k = 0; k < 1_000_000; k++) await fresh.next(first);
 fresh.close();
 
