@@ -541,8 +541,9 @@ func goLeases(t *testing.T, address string) int64 {
 	return ids.Status()[0].Refills
 }
 
-// TestSpeed measures how many IDs each client issues, and how often it asks a room for the first million. It prints
-// each rate as a part of the Go client's on the same machine, and Java's as a part of an AtomicLong's:
+// TestSpeed counts how often each client asks a room for the first million IDs. It prints how many IDs a second each
+// issues, too, as a part of the Go client's on the same machine, and Java's as a part of an AtomicLong's. These figures
+// mean something where nothing else runs, so no verdict depends on them:
 //
 //	go test -tags live ./clients/conformance -run TestSpeed -v
 func TestSpeed(t *testing.T) {
@@ -566,18 +567,12 @@ func TestSpeed(t *testing.T) {
 		if err != nil || json.Unmarshal(text, &figures) != nil {
 			t.Errorf("%s: %v: %s", c.name, err, text)
 		}
-		ratio := figures["perSecond"] / chain
 		way.end() // so that none of its requests is under way
-		t.Logf("%s: %.1f million IDs a second, 1/%.0f of Go's; %d leases", c.name, figures["perSecond"]/1e6, 1/ratio,
-			at.mu.asked)
-		least := map[string]float64{"python": 1.0 / 400, "node": 10.0 / 400}[c.name]
+		t.Logf("%s: %.1f million IDs a second, 1/%.0f of Go's; %d leases", c.name, figures["perSecond"]/1e6,
+			chain/figures["perSecond"], at.mu.asked)
 		if atomic := figures["atomicLong"]; atomic > 0 {
-			ratio, least = figures["perSecond"]/atomic, 0.5
-			t.Logf("%s: %.2f of an AtomicLong, with %.0f threads %.2f", c.name, ratio, figures["threads"],
-				figures["perSecondOfAll"]/figures["atomicLongOfAll"])
-		}
-		if ratio < least {
-			t.Errorf("%s: %.4f; wanted: %.4f", c.name, ratio, least)
+			t.Logf("%s: %.2f of an AtomicLong, with %.0f threads %.2f", c.name, figures["perSecond"]/atomic,
+				figures["threads"], figures["perSecondOfAll"]/figures["atomicLongOfAll"])
 		}
 		if at.mu.asked > 20 {
 			t.Errorf("%s: %d leases for a million IDs; allowed: 20", c.name, at.mu.asked)
@@ -613,14 +608,15 @@ func TestServices(t *testing.T) {
 			at := free.Addr().String()
 			_ = free.Close()
 			_, port, _ := strings.Cut(at, ":")
-			service := command(t.Context(), c.folder, out, append(slices.Clone(words), port, "http://"+in.HTTP)...)
-			if err := service.Start(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				_ = service.Process.Kill()
-				_ = service.Wait()
-			})
+			ended := make(chan struct{})
+			words = append(slices.Clone(words), port, "http://"+in.HTTP)
+			go func() { // as its supervisor does: it ends where the room did not answer in time
+				defer close(ended)
+				for t.Context().Err() == nil {
+					_ = command(t.Context(), c.folder, out, words...).Run()
+				}
+			}()
+			t.Cleanup(func() { <-ended })
 			var answer struct{ Order string }
 			testcluster.Await(t, "an order", func() bool {
 				r, err := testcluster.Client().Post("http://"+at+"/orders", "application/json", http.NoBody)
