@@ -3,10 +3,14 @@ package admin_test
 import (
 	"context"
 	"testing"
+	"time"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/plan"
+	"github.com/march-id/march/allocator/timeid"
 	"github.com/march-id/march/internal/testcluster/memcluster"
 )
 
@@ -57,4 +61,32 @@ func TestActiveMigrationThatEndsMeanwhile(t *testing.T) {
 	if etcd.do != nil {
 		t.Error("nothing happened between the reads")
 	}
+}
+
+// A migration that begins just before a tag of time-ordered IDs is written, and leaves a room without a worker, refuses
+// the tag.
+func TestTagThatAMigrationOvertakes(t *testing.T) {
+	c := memcluster.New(t, "100 a=0-50 b=50-100")
+	from, err := c.Admin.Ledger.Refresh(bg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, began := c.Mem.Open(), false
+	conn.Fate(func(txn store.Txn) ledgertest.Fate {
+		if ledgertest.Writes(txn) && !began {
+			began = true
+			m := record.Migration{From: from.Layout, Target: ledgertest.Lay(t, "100 a=0-50 b=76-100")}
+			m.Moves = record.MovesOf(plan.Move{Kind: plan.Retract, Layout: m.Target, Loses: []allocator.Room{"b"}})
+			if _, err := c.Admin.StartMigration(bg, from, m, "bob"); err != nil {
+				t.Error(err)
+			}
+		}
+		return ledgertest.Fate{Name: ledgertest.Done}
+	})
+	timed := record.NewTimeTag(timeid.Layout{TimeBits: 41, WorkerBits: 2, SequenceBits: 12, Unit: time.Millisecond,
+		Epoch: timeid.EpochCosId})
+	settings := record.DefaultTag()
+	settings.Time = &timed
+	_, err = manage(ledgertest.Open(t, conn)).CreateTag(bg, "event", settings, "ann")
+	ledgertest.WantKind(t, err, allocator.Refused, "is under way", "room b", "no worker of 2 bits")
 }

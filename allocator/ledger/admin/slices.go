@@ -33,16 +33,6 @@ func (a *view) FirstNeeds(ctx context.Context, n int) (needs plan.Workers, err e
 	return needs, err
 }
 
-// AddTag adds what a tag needs: workers, its home, or nothing.
-func AddTag(needs *plan.Workers, t record.Tag) {
-	if t.Home != "" {
-		needs.AddHome(t.Name, t.Home)
-	}
-	if t.Time != nil {
-		needs.AddTag(t.Name, t.Time.Layout())
-	}
-}
-
 // AddPins adds the workers that pinned instances need. An instance that was not
 // forgotten yet may start again with its number.
 func (a *view) AddPins(ctx context.Context, needs *plan.Workers) error {

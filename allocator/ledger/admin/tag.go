@@ -53,12 +53,9 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, says creation,
 			return record.Tag{}, nil, err
 		}
 	}
-	if err := a.hasWorkers(ctx, t.Name, t.TagSettings); err != nil {
-		return record.Tag{}, nil, err
-	}
 	for range createAttempts {
-		var home []store.Cond
-		if home, err = a.hasHome(ctx, t.Name, t.TagSettings); err != nil {
+		var fits []store.Cond
+		if fits, err = a.fits(ctx, t); err != nil {
 			return record.Tag{}, nil, err
 		}
 		var l life
@@ -71,7 +68,7 @@ func (a *Admin) createTag(ctx context.Context, t record.Tag, says creation,
 			}
 		}
 		l.tag.Created = a.now()
-		made, err = a.putTag(ctx, l.tag, append(l.conds, home...), l.action, l.past.kv.Value, actor)
+		made, err = a.putTag(ctx, l.tag, append(l.conds, fits...), l.action, l.past.kv.Value, actor)
 		if allocator.KindOf(err) != allocator.Conflict {
 			return made, l.risk, err
 		}
@@ -215,30 +212,60 @@ func (a *Admin) preview(ctx context.Context, name allocator.Tag, revision int64,
 		err = next.CheckFormat()
 	}
 	if err == nil && t.Home != next.Home {
-		home, err = a.hasHome(ctx, name, next.TagSettings)
+		home, err = a.fits(ctx, next)
 	}
 	return t, next, home, err
 }
 
-// hasHome checks that the home of a tag, if it has one, is a room of the layout, now and after each move of a migration
-// under way, and in its first layout, to which an abort leads back. It returns the conditions that this rests on. Its
-// errors are Invalid, and Refused because of a migration.
-func (a *Admin) hasHome(ctx context.Context, name allocator.Tag, s record.TagSettings) ([]store.Cond, error) {
-	if s.Home == "" {
+// fits checks what a tag needs of layouts, now and after each move of a migration under way: each room has a worker for
+// a tag of kind time, and the home of a tag has a range, also in the migration's first layout, to which an abort leads
+// back. It returns the conditions that this rests on. Its errors are Invalid, and Refused because of workers or of a
+// migration.
+func (a *Admin) fits(ctx context.Context, t record.Tag) ([]store.Cond, error) {
+	if t.Home == "" && t.Time == nil {
 		return nil, nil
 	}
 	stored, err := a.Ledger.Refresh(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if _, serves := stored.Layout.Ranges[s.Home]; !serves {
-		return nil, allocator.Errorf(allocator.Invalid, "home: room %s has no range; allowed: %v", s.Home,
+	if _, serves := stored.Layout.Ranges[t.Home]; t.Home != "" && !serves {
+		return nil, allocator.Errorf(allocator.Invalid, "home: room %s has no range; allowed: %v", t.Home,
 			stored.Layout.Rooms())
 	}
+	if t.Time != nil {
+		if err := t.Time.CheckSlices(stored.Layout); err != nil {
+			return nil, err
+		}
+	}
+	conds := []store.Cond{{Key: a.keys.Layout(), ModRevision: stored.Revision}}
+	m, active, err := a.ActiveMigration(ctx)
+	if err != nil || !active {
+		return append(conds, store.Absent(a.keys.ActiveMigration())), err
+	}
+	var layouts []allocator.Layout
+	if t.Home != "" {
+		layouts = append(layouts, m.From)
+	}
+	for _, move := range m.Moves[m.Reached:] {
+		layouts = append(layouts, move.Layout)
+	}
 	var needs plan.Workers
-	needs.AddHome(name, s.Home)
-	migration, err := a.lasts(ctx, stored.Layout, needs, true)
-	return []store.Cond{{Key: a.keys.Layout(), ModRevision: stored.Revision}, migration}, err
+	AddTag(&needs, t)
+	if err := needs.Check(stored.Layout, layouts...); err != nil {
+		return nil, allocator.Errorf(allocator.Refused, "migration %s is under way: %w", m.ID, err)
+	}
+	return append(conds, store.Unchanged(m.KV)), nil
+}
+
+// AddTag adds what a tag needs: workers, its home, or nothing.
+func AddTag(needs *plan.Workers, t record.Tag) {
+	if t.Home != "" {
+		needs.AddHome(t.Name, t.Home)
+	}
+	if t.Time != nil {
+		needs.AddTag(t.Name, t.Time.Layout())
+	}
 }
 
 // unchangedSince refuses a tag that was stored at another revision than the given one, unless
@@ -464,43 +491,4 @@ func (a *view) MarksIn(ctx context.Context, rooms []allocator.Room,
 		}
 	}
 	return marks, bad, nil
-}
-
-// hasWorkers checks that every room has a worker for a tag of kind time, now and after
-// each move of a migration under way. Its error is Refused.
-func (a *Admin) hasWorkers(ctx context.Context, name allocator.Tag, s record.TagSettings) error {
-	if s.Time == nil {
-		return nil
-	}
-	stored, err := a.Ledger.Refresh(ctx)
-	if err != nil {
-		return err
-	}
-	if err := s.Time.CheckSlices(stored.Layout); err != nil {
-		return err
-	}
-	var needs plan.Workers
-	needs.AddTag(name, s.Time.Layout())
-	_, err = a.lasts(ctx, stored.Layout, needs, false)
-	return err
-}
-
-// lasts checks that the moves of a migration under way, and, where back is set, an abort leave what a tag needs. It
-// returns the condition that the migration stands as it was read, or that there is none. Its error is Refused.
-func (a *Admin) lasts(ctx context.Context, l allocator.Layout, needs plan.Workers, back bool) (store.Cond, error) {
-	m, active, err := a.ActiveMigration(ctx)
-	if err != nil || !active {
-		return store.Absent(a.keys.ActiveMigration()), err
-	}
-	var layouts []allocator.Layout
-	if back {
-		layouts = append(layouts, m.From)
-	}
-	for _, move := range m.Moves[m.Reached:] {
-		layouts = append(layouts, move.Layout)
-	}
-	if err := needs.Check(l, layouts...); err != nil {
-		return store.Cond{}, allocator.Errorf(allocator.Refused, "migration %s is under way: %w", m.ID, err)
-	}
-	return store.Unchanged(m.KV), nil
 }
