@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
@@ -28,7 +29,7 @@ import (
 )
 
 // TestScripts runs the protocol as text: commands, and what they answered where that is more than "ok". Each file has
-// clusters of its own, each with clocks that stand still unless a command moves them.
+// clusters of its own, and a bubble of testing/synctest: its clocks stand still unless a command has time pass.
 // `go test . -run TestScripts -rewrite` writes the answers anew. The commands are those of verbs.
 func TestScripts(t *testing.T) { runScripts(t, false) }
 
@@ -41,9 +42,14 @@ func TestScriptsOverEtcd(t *testing.T) {
 func runScripts(t *testing.T, overEtcd bool) {
 	t.Parallel()
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		s := &script{overEtcd: overEtcd}
-		defer func() { s.end() }()
-		datadriven.RunTest(t, path, s.run)
+		s := &script{}
+		if overEtcd {
+			s.outside = ledgertest.NewOutside(t)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			defer func() { s.end() }()
+			datadriven.RunTest(t, path, s.run)
+		})
 	})
 }
 
@@ -122,8 +128,8 @@ type script struct {
 	said      []string          // by commands meanwhile
 	ofStart   args              // the fate of a transaction of the next process
 	spoilt    map[string][]byte // values before the first put or drop
-	clock     *wall             // of the cluster
-	began     time.Time         // what it showed at first
+	began     time.Time         // what clocks showed at first
+	offset    time.Duration     // of them from the bubble's clock
 	mirrors   map[string]*seen
 	consoles  map[string]*ledger.Ledger
 	by        *ledger.Ledger             // of the console that does the command, nil for none
@@ -132,9 +138,9 @@ type script struct {
 
 	migration record.Migration
 	noted     record.Instance
-	reports   *ledger.State // what was read when it started
-	overEtcd  bool          // a real etcd does all transactions
-	stop      func()        // it; nil for none
+	reports   *ledger.State       // what was read when it started
+	outside   *ledgertest.Outside // has a real etcd do all transactions, outside the bubble; nil for none
+	stop      func()              // it; nil for none
 }
 
 // meanwhile are commands while a process writes a key: after that, or before it so many times.
@@ -219,7 +225,7 @@ func (s *script) do(line string) string {
 	s.c.TB = s.t
 	l := s.by
 	if l == nil {
-		l = ledgertest.Open(s.t, s.c.Mem.Open(), s.clock.config) // which remembers nothing
+		l = ledgertest.Open(s.t, s.c.Mem.Open(), s.config) // which remembers nothing
 	}
 	s.c.Admin = manage(l)
 	var all []string
@@ -245,16 +251,16 @@ func (s *script) begin(a args) {
 	if text := a.value("formats"); text != "" {
 		formats, a = int(number(text)), a[1:]
 	}
-	*s = script{t: s.t, overEtcd: s.overEtcd, dir: s.t.TempDir(), live: map[string]*scripted{},
+	*s = script{t: s.t, outside: s.outside, dir: s.t.TempDir(), live: map[string]*scripted{},
 		lives: map[string]int{}, names: map[string]string{}, backups: map[string]int64{}, spoilt: map[string][]byte{},
 		mirrors: map[string]*seen{}, consoles: map[string]*ledger.Ledger{}, workers: map[record.WorkerID]string{},
-		clock: at(s.t, "2026-11-22T12:00:00Z")}
-	s.began = s.clock.Time
+		began: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)}
+	s.offset = time.Until(s.began)
 	mem := ledgertest.NewFake(s.t)
-	if s.overEtcd {
-		s.stop = mem.Over(s.t)
+	if s.outside != nil {
+		s.stop = mem.Over(s.outside)
 	}
-	s.c = &cluster{memcluster.Over(s.t, mem, a.rest(0), formats, s.clock.config)}
+	s.c = &cluster{memcluster.Over(s.t, mem, a.rest(0), formats, s.config)}
 }
 
 // start starts a process; an earlier one of its handle ends.
@@ -269,7 +275,7 @@ func (s *script) start(a args) (string, error) {
 		delete(s.live, handle)
 	}
 	s.lives[handle]++
-	p := &scripted{process: s.c.process(), handle: handle, began: s.clock.Time, taken: map[string]*worker.Worker{},
+	p := &scripted{process: s.c.process(), handle: handle, began: s.now(), taken: map[string]*worker.Worker{},
 		rests: map[allocator.Tag]*ledger.Rest{}}
 	if ahead := a.value("ahead"); ahead != "" {
 		p.ahead = duration(ahead)
@@ -289,7 +295,7 @@ func (s *script) start(a args) (string, error) {
 		etcd = ledgertest.WithRole(etcd, role)
 	}
 	p.Ledger = ledgertest.Open(s.t, etcd, func(cfg *ledger.Config) {
-		cfg.Now = func() time.Time { return s.clock.Add(p.ahead) }
+		cfg.Now = func() time.Time { return s.now().Add(p.ahead) }
 	})
 	r := ledger.Registration{Room: allocator.Room(room), Name: allocator.Instance(name), Address: handle,
 		RequireJournal: a.has("required")}
@@ -446,6 +452,11 @@ func (s *script) filled(text string) string {
 	return strings.ReplaceAll(text, "{migration}", s.migration.ID)
 }
 
+// now returns what clocks show that are right.
+func (s *script) now() time.Time { return time.Now().Add(s.offset).UTC() }
+
+func (s *script) config(cfg *ledger.Config) { cfg.Now = s.now }
+
 // since returns a time in Unix ms as what passed since the cluster began.
 func (s *script) since(ms int64) string { return time.UnixMilli(ms).Sub(s.began).String() }
 
@@ -508,7 +519,7 @@ func (s *script) plain(text string) string {
 	return random.ReplaceAllString(text, "...")
 }
 
-var random = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]{21}|\b01[0-9A-Z]{24}\b`)
+var random = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]{21}|\b0[01][0-9A-HJKMNP-TV-Z]{24}\b`)
 
 // raftIndex grows with reads, too, of which some are made at once.
 var raftIndex = regexp.MustCompile(`raft index is \d+, and was \d+`)

@@ -208,9 +208,11 @@ func init() {
 			if len(a) > 0 {
 				d = duration(a[0])
 			}
-			s.clock.Time = s.clock.Add(d)
+			time.Sleep(d)
 			return "", nil
 		}},
+		{"set TIME", "all clocks are set ahead by that",
+			func(s *script, a args) (string, error) { s.offset += duration(a[0]); return "", nil }},
 		{"repeat N COMMAND [; COMMAND]", "does commands N times, and says the last answer",
 			func(s *script, a args) (said string, _ error) {
 				for range number(a[0]) {
@@ -369,7 +371,7 @@ func init() {
 			}},
 		{"console X [keeps=N]", "a console looks at etcd, and remembers what it saw; it keeps N layouts only",
 			func(s *script, a args) (string, error) {
-				l := ledgertest.Open(s.t, registrations{s.c.Mem.Open(), s}, s.clock.config)
+				l := ledgertest.Open(s.t, registrations{s.c.Mem.Open(), s}, s.config)
 				s.consoles[a[0]] = l
 				l.HaltAs("console " + a[0])
 				if keeps := a.value("keeps"); keeps != "" {
@@ -409,7 +411,7 @@ func init() {
 		}},
 		{"look NAME", "it sees all that etcd has", func(s *script, a args) (string, error) {
 			s.mirrors[a[0]].look()
-			s.mirrors[a[0]].Reached(s.c.Mem.Revision(), s.clock.Add(time.Minute)) // after every beat
+			s.mirrors[a[0]].Reached(s.c.Mem.Revision(), s.now().Add(time.Minute)) // after every beat
 			return "", nil
 		}},
 		{"marks [TAG]", "the marks of t, or of another tag", (*script).marks},
@@ -714,7 +716,7 @@ func (s *script) recover(a args) (string, error) {
 			return fate
 		})
 	}
-	report, err := recovery.Run(bg, ledgertest.Open(s.t, conn, s.clock.config), cfg)
+	report, err := recovery.Run(bg, ledgertest.Open(s.t, conn, s.config), cfg)
 	return s.reported(report, err), nil
 }
 
@@ -789,7 +791,7 @@ func (s *script) reported(r *recovery.Report, err error) string {
 		more = append(more, "unreadable: "+bad.Error())
 	}
 	if !r.NotBefore.IsZero() {
-		more = append(more, fmt.Sprintf("windows begin after %v: %s", r.NotBefore.Sub(s.clock.Time), r.Waits))
+		more = append(more, fmt.Sprintf("windows begin after %v: %s", r.NotBefore.Sub(s.now()), r.Waits))
 	}
 	if err != nil {
 		more = append(more, fmt.Sprint(allocator.KindOf(err))+": "+err.Error())
@@ -806,14 +808,14 @@ type clocked struct {
 
 // EtcdTime implements worker.Instance.
 func (i clocked) EtcdTime(context.Context) (time.Time, time.Duration, error) {
-	return i.s.clock.Time, time.Second, nil
+	return i.s.now(), time.Second, nil
 }
 
 func (s *script) take(p *scripted, a args) (string, error) {
 	if p.workers == nil {
 		cfg := worker.DefaultConfig()
 		cfg.Now, cfg.AgreeClock, cfg.CallerWorkers = p.Now, true, p.callers
-		cfg.Elapsed = func() time.Duration { return s.clock.Sub(p.began) }
+		cfg.Elapsed = func() time.Duration { return s.now().Sub(p.began) }
 		if p.pinned > 0 {
 			cfg.PinnedWindow = p.pinned
 		}
@@ -851,7 +853,7 @@ func (s *script) take(p *scripted, a args) (string, error) {
 func (s *script) machines(p *scripted) *machine.Machines {
 	if p.machines == nil {
 		p.machines = machine.New(p.Ledger, p.Room(), "cosid")
-		p.machines.Runs = func() time.Duration { return s.clock.Sub(p.began) }
+		p.machines.Runs = func() time.Duration { return s.now().Sub(p.began) }
 	}
 	return p.machines
 }

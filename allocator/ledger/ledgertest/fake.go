@@ -3,7 +3,6 @@ package ledgertest
 import (
 	"context"
 	"sync"
-	"testing"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -55,15 +54,14 @@ func NewFake(tb TB) *Fake {
 
 // Over puts a real etcd below the Fake, which lives until end is called. The test fails where the two answer
 // differently. It must be called before the first transaction.
-func (m *Fake) Over(tb testing.TB) (end func()) {
+func (m *Fake) Over(o *Outside) (end func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	o := &over{tb: tb}
-	m.mu.over = o
+	m.mu.over = &over{Outside: o}
 	return func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		o.end()
+		m.mu.over.end()
 	}
 }
 

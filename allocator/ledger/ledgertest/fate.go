@@ -191,7 +191,7 @@ func (m *Fake) apply(txn store.Txn, watchful bool) (store.Answer, error) {
 	}
 	m.mu.index++
 	if o := m.mu.over; o != nil && o.etcd == nil {
-		o.fill(context.Background(), d)
+		o.do(func() { o.fill(context.Background(), d) })
 	}
 	// All writes of a transaction share the next revision, and its own reads
 	// see those before them.
@@ -215,8 +215,8 @@ func (m *Fake) apply(txn store.Txn, watchful bool) (store.Answer, error) {
 		m.wake()
 	}
 	answer.Revision = d.rev
-	if m.mu.over != nil {
-		answer = m.mu.over.apply(txn, answer)
+	if o := m.mu.over; o != nil {
+		o.do(func() { answer = o.apply(txn, answer) })
 	}
 	return answer, nil
 }

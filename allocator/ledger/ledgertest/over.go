@@ -14,16 +14,45 @@ import (
 // over is a real etcd below a Fake: it does each transaction that the Fake does, and its answers are the Fake's. Faults
 // and journeys back in time are made in front of it.
 type over struct {
-	tb   testing.TB
+	*Outside
 	etcd *Etcd // nil while it has other data than the Fake
 	conn store.Store
 }
 
+// Outside does for a bubble of testing/synctest what uses sockets, which would stop the bubble's clock.
+type Outside struct {
+	tb    testing.TB
+	calls chan func()
+	done  chan struct{}
+}
+
+// NewOutside must be called outside the bubble. It ends with the test.
+func NewOutside(tb testing.TB) *Outside {
+	o := &Outside{tb, make(chan func()), make(chan struct{})}
+	tb.Cleanup(func() { close(o.calls) })
+	go func() {
+		for call := range o.calls {
+			go func() {
+				defer func() { o.done <- struct{}{} }() // also if the call ends the test
+				call()
+			}()
+		}
+	}()
+	return o
+}
+
+func (o *Outside) do(call func()) {
+	o.calls <- call
+	<-o.done
+}
+
 func (o *over) end() {
 	if o != nil && o.etcd != nil {
-		_ = o.conn.Close()
-		o.etcd.Stop()
-		o.etcd = nil
+		o.do(func() {
+			_ = o.conn.Close()
+			o.etcd.Stop()
+			o.etcd = nil
+		})
 	}
 }
 
