@@ -50,7 +50,7 @@ func tells(statuses map[record.InstanceID]*marchv1.InstanceStatus) sample {
 
 // damage returns the parts of a key, as if it were an instance's.
 func damage(key string) record.KeyParts {
-	return record.KeyParts{Kind: "rooms", Room: "k", Instance: allocator.Instance(path.Base(key))}
+	return record.KeyParts{Kind: record.Registrations, Room: "k", Instance: allocator.Instance(path.Base(key))}
 }
 
 // lines writes problems, each as "what | since | until | command", in minutes after when, and then what it hits.

@@ -31,14 +31,14 @@ func TestEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var kinds []string
+	var kinds []record.Kind
 	for _, kv := range answer.Got[0] {
 		e, err := r.Entry(kv)
 		if err != nil {
 			t.Fatal(err)
 		}
 		kinds = append(kinds, e.Kind)
-		set := map[string]bool{
+		set := map[record.Kind]bool{
 			"epoch": e.Epoch != nil, "layout": e.Layout != nil, "layouts": e.Layout != nil,
 			"tags": e.Stored != nil, "marks": e.Mark != nil,
 			"rooms": e.Registration != nil, "migrations": e.Migration != nil,
@@ -46,8 +46,8 @@ func TestEntries(t *testing.T) {
 		if has, known := set[e.Kind]; known && !has {
 			t.Errorf("%s: nothing was read: %+v", kv.Key, e)
 		}
-		kept := slices.Contains([]string{"epoch", "identity", "layout", "marks"}, e.Kind)
-		passing := slices.Contains([]string{"alive", "beat", "migration"}, e.Kind)
+		kept := slices.Contains([]record.Kind{"epoch", "identity", "layout", "marks"}, e.Kind)
+		passing := slices.Contains([]record.Kind{"alive", "beat", "migration"}, e.Kind)
 		if r.Kept(kv.Key) != kept || r.Lasting(kv.Key) == passing {
 			t.Errorf("%s: kept %v, lasting %v", kv.Key, r.Kept(kv.Key), r.Lasting(kv.Key))
 		}
@@ -61,7 +61,7 @@ func TestEntries(t *testing.T) {
 			t.Errorf("%s: %s was read", kv.Key, kv.Value)
 		}
 	}
-	for _, kind := range []string{"epoch", "identity", "layout", "layouts", "marks", "audit", "tags", "rooms"} {
+	for _, kind := range []record.Kind{"epoch", "identity", "layout", "layouts", "marks", "audit", "tags", "rooms"} {
 		if !slices.Contains(kinds, kind) {
 			t.Errorf("there is no key of kind %s among %v", kind, kinds)
 		}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -122,13 +123,13 @@ func (c *processes) contents() contents {
 	found := contents{marks: map[allocator.Room]map[string]int64{same: {}, grows: {}, loses: {}}}
 	c.each(prefix, func(kv store.KV) {
 		parts := strings.Split(strings.TrimPrefix(kv.Key, prefix), "/")
-		if parts[0] == "marks" {
+		if record.Kind(parts[0]) == record.Marks {
 			found.marks[allocator.Room(parts[1])][parts[2]] = kv.ModRevision
 		}
 		switch {
-		case parts[0] == "layouts", parts[0] == "audit":
+		case record.Kind(parts[0]) == record.Layouts, record.Kind(parts[0]) == record.Audits:
 			found.history++
-		case parts[0] == "marks" && parts[1] == string(loses):
+		case record.Kind(parts[0]) == record.Marks && parts[1] == string(loses):
 		default:
 			found.keys, found.bytes = found.keys+1, found.bytes+len(kv.Key)+len(kv.Value)
 		}

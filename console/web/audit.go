@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/march-id/march/allocator/ledger/record"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/setting"
 )
@@ -76,13 +77,13 @@ func searched(q url.Values) bool {
 // linkOf returns the page of an object.
 func linkOf(object string) string {
 	kind, name, _ := strings.Cut(object, "/")
-	switch kind {
-	case "tags", "migrations":
+	switch record.Kind(kind) {
+	case record.Tags, record.Migrations:
 		return "/" + kind + "/" + escape(name)
-	case "rooms":
+	case record.Registrations:
 		room, _, _ := strings.Cut(name, "/")
 		return "/instances?room=" + escape(room)
-	case "layout", "layouts":
+	case record.LayoutKey, record.Layouts:
 		return "/"
 	}
 	return ""

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
@@ -46,7 +47,7 @@ func (h *Handler) tag(c *call) (any, error) {
 	})
 	if !c.live {
 		reads.Go(func() (err error) {
-			v.Audit, err = h.latestChanges(c, "tags/"+name)
+			v.Audit, err = h.latestChanges(c, string(record.Tags)+"/"+name)
 			return err
 		})
 	}

@@ -75,7 +75,7 @@ func Refused(a *admin.Admin, failed func(to string)) func(context.Context, acces
 			action, object = "refused "+r.Call, "calls/"+r.Call
 		}
 		if tag, err := allocator.ParseTag(r.Tag); err == nil {
-			object = "tags/" + string(tag)
+			object = string(record.Tags) + "/" + string(tag)
 		} else if r.Tag != "" {
 			action += " of tag " + r.Tag
 		}

@@ -18,49 +18,52 @@ const (
 // damages has the row of each kind of key that cannot be read, named as record.Keys.Damage names it. {tag}, {room},
 // {instance} and {worker} are those of the key. The script damage.txt of package ledger compares the rows with the
 // behaviour of a cluster.
-var damages = map[string]Row{
+var damages = map[record.Kind]Row{
 	"": {Effect: "It stops nothing; lists name it.",
 		Remedy: "Delete the key, if no newer version of March wrote it."},
-	"identity": {Effect: "It stops all leasing, in every room, and every change by a console; no process starts, and " +
-		"recover does not run.", Remedy: "Put the value of a backup back: the cluster's uuid must be the same."},
-	"epoch":  {Effect: stopsAll, Remedy: "Recover, which writes a new epoch.", Command: "march recover"},
-	"layout": {Effect: stopsAll, Remedy: "Recover, which writes a new layout.", Command: "march recover"},
-	"answered": {Effect: "It stops nothing; instances that have not entered the epoch count as left out of the last " +
-		"recover: they drop what they hold and compare their marks.",
+	record.IdentityKey: {Effect: "It stops all leasing, in every room, and every change by a console; no process " +
+		"starts, and recover does not run.",
+		Remedy: "Put the value of a backup back: the cluster's uuid must be the same."},
+	record.EpochKey:  {Effect: stopsAll, Remedy: "Recover, which writes a new epoch.", Command: "march recover"},
+	record.LayoutKey: {Effect: stopsAll, Remedy: "Recover, which writes a new layout.", Command: "march recover"},
+	record.AnsweredKey: {Effect: "It stops nothing; instances that have not entered the epoch count as left out of " +
+		"the last recover: they drop what they hold and compare their marks.",
 		Remedy: "Leave it: the next recover writes it again."},
-	"beat": {Effect: "It stops all leasing, in every room, and every change by a console.",
+	record.BeatKey: {Effect: "It stops all leasing, in every room, and every change by a console.",
 		Remedy:  "If etcd was certainly not restored, delete the key: it is written again at once. Otherwise recover.",
 		Command: "march recover"},
-	"settings": {Effect: stopsAll, Remedy: `Put {"format":2,"journal":"required","nonce":""} there, or "optional" if ` +
-		"no journal is required."},
-	"migration": {Effect: "It stops migrations: the one that is under way does not go on, and no other starts.",
+	record.SettingsKey: {Effect: stopsAll, Remedy: `Put {"format":2,"journal":"required","nonce":""} there, or ` +
+		`"optional" if no journal is required.`},
+	record.MigrationKey: {Effect: "It stops migrations: the one that is under way does not go on, and no other starts.",
 		Remedy: `Put {"format":2,"name":"ID"} there, of the running one in the list of migrations; delete the key if ` +
 			"there is none.", Command: "march migrate list"},
-	"layouts":           {Effect: "It stops `march id decode` for IDs that were leased under it.", Remedy: fromBackup},
-	"layouts/in force":  {Effect: stopsAll, Remedy: "Put the value of key layout there."},
-	"layouts/before it": {Effect: stopsAll, Remedy: fromBackup},
-	"tags": {Effect: "It stops leasing of tag {tag}, in every room.",
+	record.Layouts: {Effect: "It stops `march id decode` for IDs that were leased under it.",
+		Remedy: fromBackup},
+	record.Layouts + "/in force":  {Effect: stopsAll, Remedy: "Put the value of key layout there."},
+	record.Layouts + "/before it": {Effect: stopsAll, Remedy: fromBackup},
+	record.Tags: {Effect: "It stops leasing of tag {tag}, in every room.",
 		Remedy: "Put the value back that the audit has for it.", Command: "march audit list -o json --to tags/{tag}"},
-	"marks": {Effect: "It stops leasing of tag {tag} in room {room}, in every room at its first lease under a new " +
-		"layout, and recover.", Remedy: `Put {"format":2,"next":"N"} there, with N above every ID of the tag that ` +
-		"any room may have leased."},
-	"rooms": {Effect: "It stops leasing by instance {room}/{instance}, its heartbeats, and migrations that wait for " +
-		"it.", Remedy: "Forget the instance, which then registers again.", Command: forgetIt},
-	"alive": {Effect: "It stops nothing; instance {room}/{instance} writes it again, if it runs.",
+	record.Marks: {Effect: "It stops leasing of tag {tag} in room {room}, in every room at its first lease under a " +
+		"new layout, and recover.", Remedy: `Put {"format":2,"next":"N"} there, with N above every ID of the ` +
+		"tag that any room may have leased."},
+	record.Registrations: {Effect: "It stops leasing by instance {room}/{instance}, its heartbeats, and migrations " +
+		"that wait for it.", Remedy: "Forget the instance, which then registers again.", Command: forgetIt},
+	record.Heartbeats: {Effect: "It stops nothing; instance {room}/{instance} writes it again, if it runs.",
 		Remedy: "If it stays, forget the instance.", Command: forgetIt},
-	"kept": {Effect: "It stops nothing; what the process before of instance {room}/{instance} kept is a gap.",
+	record.Tokens: {Effect: "It stops nothing; what the process before of instance {room}/{instance} kept is a gap.",
 		Remedy: "Leave it: the next process that stops in good order writes it again."},
-	"consoles": {Effect: "It stops nothing; `march recover` asks this console only if it is named (--console).",
+	record.Consoles: {Effect: "It stops nothing; `march recover` asks this console only if it is named (--console).",
 		Remedy: "Delete the key: a console that runs writes it again."},
-	"holders": {Effect: "It stops issuing tag {tag} in room {room}.", Remedy: ofHolder},
-	"orders":  {Effect: "It stops issuing tag {tag}, in every room.", Remedy: ofHolder},
-	"windows": ofWorker, "workers": ofWorker, "clients": ofMachine, "machines": ofMachine,
-	"migrations": {Effect: onlyLists, Remedy: oldKey},
-	"migrations/under way": {
+	record.Holders: {Effect: "It stops issuing tag {tag} in room {room}.", Remedy: ofHolder},
+	record.Orders:  {Effect: "It stops issuing tag {tag}, in every room.", Remedy: ofHolder},
+	record.Windows: ofWorker, record.Workers: ofWorker, record.Clients: ofMachine, record.Machines: ofMachine,
+	record.Migrations: {Effect: onlyLists, Remedy: oldKey},
+	record.Migrations + "/under way": {
 		Effect: "It stops migrations: this one is under way and does not go on, and no other starts.",
 		Remedy: "Put the value of a backup back; or delete it and the key migration: the layout stays as it is."},
-	"audit": {Effect: onlyLists, Remedy: oldKey}, "refusals": {Effect: onlyLists, Remedy: oldKey},
-	"oldest": {Effect: "It stops nothing but `march audit verify`, and the removal of old entries of the audit.",
+	record.Audits: {Effect: onlyLists, Remedy: oldKey}, record.Refusals: {Effect: onlyLists, Remedy: oldKey},
+	record.OldestKeys: {
+		Effect:  "It stops nothing but `march audit verify`, and the removal of old entries of the audit.",
 		Remedy:  "Delete the key: the next process that removes old entries writes it again.",
 		Command: "march audit verify"},
 }

@@ -229,9 +229,9 @@ func TestTable(t *testing.T) {
 // Each kind of key that cannot be read has its own row, whose texts are sentences with all parameters.
 func TestDamages(t *testing.T) {
 	keys := must(record.NewKeys("default"))(t)
-	kinds := []string{"", "layouts/in force", "layouts/before it", "migrations/under way"}
+	kinds := []record.Kind{"", "layouts/in force", "layouts/before it", "migrations/under way"}
 	for _, key := range keys.Known() {
-		kinds = append(kinds, strings.Trim(strings.TrimPrefix(key, string(keys)), "/"))
+		kinds = append(kinds, keys.KindOf(key))
 	}
 	for _, kind := range kinds {
 		p := problem.OfKey(&record.KeyError{Key: "k", Err: errors.New("bad")}, record.KeyParts{Kind: kind, Tag: "t",

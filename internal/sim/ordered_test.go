@@ -156,7 +156,7 @@ func (l *link) restOf(txn store.Txn) (lease, bool) {
 		return lease{}, false
 	}
 	key, err := keys.Parse(txn.Then[0].Put.Key)
-	if err != nil || key.Kind != "holders" && key.Kind != "orders" {
+	if err != nil || key.Kind != record.Holders && key.Kind != record.Orders {
 		return lease{}, false
 	}
 	l.w.count("takes and releases of an ordered tag", 1)

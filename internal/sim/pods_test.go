@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -51,7 +52,7 @@ func (w *world) removePod(d dice) {
 // leaves notes that a transaction which was done says that its process left in good order.
 func (l *link) leaves(txn store.Txn) {
 	if !slices.ContainsFunc(txn.Then, func(op store.Op) bool {
-		if op.Put == nil || keys.KindOf(op.Put.Key) != "rooms" ||
+		if op.Put == nil || keys.KindOf(op.Put.Key) != record.Registrations ||
 			!bytes.Contains(op.Put.Value, []byte(`"leaving":true`)) {
 			return false
 		}

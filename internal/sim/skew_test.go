@@ -32,18 +32,18 @@ func (l *link) reads(txn store.Txn, answer store.Answer) (found look, source, lo
 		if err != nil || key.Tag != skewTag {
 			continue
 		}
-		looks = looks || key.Kind == "tags"
-		if key.Kind == "marks" && key.Room == l.in {
+		looks = looks || key.Kind == record.Tags
+		if key.Kind == record.Marks && key.Room == l.in {
 			own++
 		}
 		if k >= len(answer.Got) || len(answer.Got[k]) == 0 { // it is not answered yet, or the key is not there
 			continue
 		}
 		kv := answer.Got[k][0]
-		if t, err := keys.DecodeTag(kv); key.Kind == "tags" && err == nil {
+		if t, err := keys.DecodeTag(kv); key.Kind == record.Tags && err == nil {
 			skew = t.MaxSkew
 		}
-		if mark, err := record.DecodeMark(kv); key.Kind == "marks" && key.Room != l.in && err == nil {
+		if mark, err := record.DecodeMark(kv); key.Kind == record.Marks && key.Room != l.in && err == nil {
 			found.least = max(found.least, mark.Next)
 		}
 	}

@@ -28,7 +28,7 @@ func (l *link) windowOf(txn store.Txn) (window, bool) {
 	}
 	put := txn.Then[0].Put
 	key, err := keys.Parse(put.Key)
-	if err != nil || key.Kind != "windows" && key.Kind != "workers" {
+	if err != nil || key.Kind != record.Windows && key.Kind != record.Workers {
 		return window{}, false
 	}
 	w := window{worker: key.Worker, sent: time.Now()}

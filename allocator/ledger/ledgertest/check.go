@@ -206,7 +206,7 @@ func Stored(ctx context.Context, etcd store.Store,
 		case err != nil:
 		case e.Mark != nil:
 			next[MarkOf{e.Tag, e.Room}] = e.Mark.Next
-		case e.Kind == "layouts":
+		case e.Kind == record.Layouts:
 			layouts[e.Layout.Layout.Version] = e.Layout.Layout
 		}
 	}

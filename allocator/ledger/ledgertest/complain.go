@@ -58,7 +58,7 @@ func byCluster(ops []store.Op) map[string][]store.Op {
 
 // newer are the kinds of values that a test may write as a newer version of the program
 // does, in a format that this one cannot read.
-var newer = []string{"tags", "rooms", "migrations", "settings"}
+var newer = []record.Kind{record.Tags, record.Registrations, record.Migrations, record.SettingsKey}
 
 // writes returns what operations write, and complains of what cannot be read. The caller
 // holds mu.

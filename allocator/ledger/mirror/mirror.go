@@ -223,9 +223,9 @@ func (m *Mirror) Saw(keys record.Keys, kv store.KV, whole bool) {
 	}
 	if kv.ModRevision == 0 {
 		switch key, _ := keys.Parse(kv.Key); key.Kind {
-		case "rooms":
+		case record.Registrations:
 			m.vanish(record.NewInstanceID(key.Room, key.Instance), "")
-		case "tags":
+		case record.Tags:
 			m.forget(key.Tag)
 		}
 		return

@@ -83,9 +83,9 @@ func ParseKey(key string) (Key, error) { return Keys("/march/default/").Parse(ke
 
 // MakeKeys makes every key that these parts can make.
 func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, version int64,
-	ulid string) map[string]string {
+	ulid string) map[Kind]string {
 	k := Keys("/march/default/")
-	return map[string]string{
+	return map[Kind]string{
 		"identity": k.Identity(), "epoch": k.Epoch(), "layout": k.Layout(), "settings": k.Settings(),
 		"layouts": k.LayoutAt(version), "tags": k.Tag(tag),
 		"marks": k.Mark(room, tag), "rooms": k.Registration(room, name), "alive": k.Alive(room, name),
@@ -94,7 +94,7 @@ func MakeKeys(room allocator.Room, tag allocator.Tag, name allocator.Instance, v
 }
 
 // Parts returns the parts of a key.
-func Parts(k Key) (kind string, room allocator.Room, tag allocator.Tag, name allocator.Instance,
+func Parts(k Key) (kind Kind, room allocator.Room, tag allocator.Tag, name allocator.Instance,
 	version int64, ulid string) {
 	return k.Kind, k.Room, k.Tag, k.Instance, k.version, k.ulid
 }

@@ -34,25 +34,25 @@ func NewKeys(cluster string) (Keys, error) {
 }
 
 // Identity names the key of the cluster's uuid and the ID of its etcd cluster.
-func (k Keys) Identity() string { return k.key(identity, KeyParts{}) }
+func (k Keys) Identity() string { return k.key(IdentityKey, KeyParts{}) }
 
 // Epoch names the key that every lease compares.
-func (k Keys) Epoch() string { return k.key(epoch, KeyParts{}) }
+func (k Keys) Epoch() string { return k.key(EpochKey, KeyParts{}) }
 
 // Answered names the key of the processes whose memory the last recover used.
-func (k Keys) Answered() string { return k.key(answered, KeyParts{}) }
+func (k Keys) Answered() string { return k.key(AnsweredKey, KeyParts{}) }
 
 // Layout names the key of the layout in force.
-func (k Keys) Layout() string { return k.key(layout, KeyParts{}) }
+func (k Keys) Layout() string { return k.key(LayoutKey, KeyParts{}) }
 
 // Beat names the key that says how far etcd's raft log was.
-func (k Keys) Beat() string { return k.key(beat, KeyParts{}) }
+func (k Keys) Beat() string { return k.key(BeatKey, KeyParts{}) }
 
 // Settings names the key of the settings of the whole cluster.
-func (k Keys) Settings() string { return k.key(settings, KeyParts{}) }
+func (k Keys) Settings() string { return k.key(SettingsKey, KeyParts{}) }
 
 // ActiveMigration names the one migration that is under way.
-func (k Keys) ActiveMigration() string { return k.key(migration, KeyParts{}) }
+func (k Keys) ActiveMigration() string { return k.key(MigrationKey, KeyParts{}) }
 
 // LayoutAt names the key of a layout of the history.
 func (k Keys) LayoutAt(version int64) string { return k.key(Layouts, KeyParts{version: version}) }
@@ -115,7 +115,7 @@ func (k Keys) Rings() []string { return []string{k.All(Audits), k.All(Refusals)}
 
 // Oldest names the key that says from where on the entries of a ring are kept.
 func (k Keys) Oldest(ring string) string {
-	return k.key(oldest, KeyParts{ring: strings.TrimSuffix(strings.TrimPrefix(ring, string(k)), "/")})
+	return k.key(OldestKeys, KeyParts{ring: strings.TrimSuffix(strings.TrimPrefix(ring, string(k)), "/")})
 }
 
 // Tag returns the tag of a key with settings or a mark, or "" for any other key.

@@ -33,7 +33,7 @@ func FuzzKeys(f *testing.F) {
 			return
 		}
 		made := record.MakeKeys(a.room, a.tag, a.name, a.version, ulid)
-		seen := map[string]string{}
+		seen := map[string]record.Kind{}
 		for want, key := range made {
 			if other, twice := seen[key]; twice {
 				t.Errorf("%s and %s share key %s", other, want, key)
@@ -51,7 +51,7 @@ func FuzzKeys(f *testing.F) {
 				t.Errorf("%s parses as %+v", key, parsed)
 			}
 		}
-		uses := map[string]func(names) names{
+		uses := map[record.Kind]func(names) names{
 			"layouts": func(n names) names { return names{version: n.version} },
 			"tags":    func(n names) names { return names{tag: n.tag} },
 			"marks":   func(n names) names { return names{room: n.room, tag: n.tag} },

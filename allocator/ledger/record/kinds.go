@@ -16,13 +16,13 @@ type Kind string
 // The kinds. An instance has its registration and its heartbeat in keys of its room. Workers and Machines are the
 // windows and the clients of all rooms before the formats of generation 2.
 const (
-	identity  Kind = "identity"
-	epoch     Kind = "epoch"
-	layout    Kind = "layout"
-	answered  Kind = "answered"
-	beat      Kind = "beat"
-	settings  Kind = "settings"
-	migration Kind = "migration"
+	IdentityKey  Kind = "identity"
+	EpochKey     Kind = "epoch"
+	LayoutKey    Kind = "layout"
+	AnsweredKey  Kind = "answered"
+	BeatKey      Kind = "beat"
+	SettingsKey  Kind = "settings"
+	MigrationKey Kind = "migration"
 
 	Layouts       Kind = "layouts"
 	Tags          Kind = "tags"
@@ -40,7 +40,7 @@ const (
 	Migrations    Kind = "migrations"
 	Audits        Kind = "audit"
 	Refusals      Kind = "refusals"
-	oldest        Kind = "oldest"
+	OldestKeys    Kind = "oldest"
 )
 
 // kind is what is known of the keys of a kind.
@@ -58,13 +58,13 @@ type kind struct {
 
 // kinds are all kinds of keys. What a damaged key stops is in damages.
 var kinds = []kind{
-	{name: identity, read: reads[Identity], byConsole: true, kept: true},
-	{name: epoch, read: reads[Epoch], byRoom: true, byConsole: true, kept: true},
-	{name: layout, read: readLayout, byConsole: true, kept: true},
-	{name: answered, read: reads[Answered]},
-	{name: beat, read: reads[Beat], byRoom: true, byConsole: true, passes: true},
-	{name: settings, read: reads[ClusterSettings], byConsole: true},
-	{name: migration, read: reads[ActiveMigration], byConsole: true, passes: true},
+	{name: IdentityKey, read: reads[Identity], byConsole: true, kept: true},
+	{name: EpochKey, read: reads[Epoch], byRoom: true, byConsole: true, kept: true},
+	{name: LayoutKey, read: readLayout, byConsole: true, kept: true},
+	{name: AnsweredKey, read: reads[Answered]},
+	{name: BeatKey, read: reads[Beat], byRoom: true, byConsole: true, passes: true},
+	{name: SettingsKey, read: reads[ClusterSettings], byConsole: true},
+	{name: MigrationKey, read: reads[ActiveMigration], byConsole: true, passes: true},
 	{name: Layouts, parts: []part{ofVersion}, read: readLayout, byConsole: true},
 	{name: Tags, parts: []part{ofTag}, read: readTag, byConsole: true},
 	{name: Marks, parts: []part{ofRoom, ofTag}, read: readMark, byRoom: true, byConsole: true, kept: true},
@@ -82,7 +82,7 @@ var kinds = []kind{
 	{name: Migrations, parts: []part{ofULID}, read: readMigration, byConsole: true},
 	{name: Audits, parts: []part{ofULID}, read: readAudit, byRoom: true, byConsole: true},
 	{name: Refusals, parts: []part{ofULID}, read: readAudit, byRoom: true, byConsole: true},
-	{name: oldest, parts: []part{ofRing}, read: reads[Oldest], byRoom: true, byConsole: true},
+	{name: OldestKeys, parts: []part{ofRing}, read: reads[Oldest], byRoom: true, byConsole: true},
 }
 
 // row returns the row of a kind, the zero value if there is none.
@@ -142,7 +142,7 @@ func (k Keys) rowOf(key string) kind {
 // Parse is the reverse of key. Its error is a KeyError.
 func (k Keys) Parse(key string) (KeyParts, error) {
 	is := k.rowOf(key)
-	p := KeyParts{Kind: string(is.name)}
+	p := KeyParts{Kind: is.name}
 	texts := strings.Split(strings.TrimPrefix(key, string(k)), "/")[1:]
 	bad := is.name == "" || len(texts) != len(is.parts)
 	for i := 0; !bad && i < len(texts); i++ {
@@ -160,11 +160,11 @@ func (k Keys) Parse(key string) (KeyParts, error) {
 func (k Keys) Damage(key string, version int64, migration string) KeyParts {
 	p, _ := k.Parse(key)
 	switch {
-	case p.Kind == string(Layouts) && p.version == version:
+	case p.Kind == Layouts && p.version == version:
 		p.Kind += "/in force"
-	case p.Kind == string(Layouts) && p.version == version-1:
+	case p.Kind == Layouts && p.version == version-1:
 		p.Kind += "/before it"
-	case p.Kind == string(Migrations) && p.ulid == migration:
+	case p.Kind == Migrations && p.ulid == migration:
 		p.Kind += "/under way"
 	}
 	return p
@@ -178,7 +178,7 @@ func (k Keys) Read(kv store.KV) (KeyParts, any, error) {
 	if err != nil {
 		return p, nil, err
 	}
-	v, err := Kind(p.Kind).row().read(p, kv)
+	v, err := p.Kind.row().read(p, kv)
 	return p, v, err
 }
 

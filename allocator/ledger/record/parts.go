@@ -13,7 +13,7 @@ import (
 
 // KeyParts is a key's kind and the names in it.
 type KeyParts struct {
-	Kind     string // the part after the prefix: "layouts", say
+	Kind     Kind // the part after the prefix
 	Room     allocator.Room
 	Tag      allocator.Tag
 	Instance allocator.Instance
@@ -52,7 +52,7 @@ var (
 	}, func(p KeyParts) string { return p.ulid }}
 
 	ofRing = part{func(p *KeyParts, text string) error {
-		if p.ring = text; !IsRing(text) {
+		if p.ring = text; !IsRing(Kind(text)) {
 			return errors.New("not a ring")
 		}
 		return nil
@@ -81,7 +81,7 @@ var (
 )
 
 // IsRing reports whether the keys of a kind are entries of the audit.
-func IsRing(kind string) bool { return kind == string(Audits) || kind == string(Refusals) }
+func IsRing(kind Kind) bool { return kind == Audits || kind == Refusals }
 
 // padded returns a version or a worker's number with 19 digits, so that etcd lists them in order, and a slice of
 // workers is one interval of keys.
@@ -116,7 +116,7 @@ func readInstance(key KeyParts, kv store.KV) (any, error) {
 
 func readLayout(key KeyParts, kv store.KV) (any, error) {
 	r, err := DecodeLayout(kv)
-	if err == nil && key.Kind == string(Layouts) && r.Version != key.version {
+	if err == nil && key.Kind == Layouts && r.Version != key.version {
 		err = impossible(kv.Key, "holds version %d", r.Version)
 	}
 	return r, err
@@ -136,7 +136,7 @@ func readWindow(key KeyParts, kv store.KV) (any, error) {
 // readHolder reads the key of a room, or that of all rooms, which has the holder's.
 func readHolder(key KeyParts, kv store.KV) (any, error) {
 	h, err := decode[Holder](kv)
-	if err == nil && (h.Room == "") != (key.Kind == "holders") {
+	if err == nil && (h.Room == "") != (key.Kind == Holders) {
 		err = impossible(kv.Key, "holds room %q", h.Room)
 	}
 	h.KV = kv

@@ -177,7 +177,7 @@ func (r *run) unreadableMarks() error {
 	r.listUnreadable()
 	for key := range r.bad {
 		parts, err := r.keys.Parse(key)
-		if err == nil && parts.Kind == "marks" && !slices.Contains(r.cfg.Skip, parts.Tag) {
+		if err == nil && parts.Kind == record.Marks && !slices.Contains(r.cfg.Skip, parts.Tag) {
 			return allocator.Errorf(allocator.Refused,
 				"%s cannot be read: repair it, or leave tag %s as it is with --skip-tag %s", key, parts.Tag, parts.Tag)
 		}

@@ -175,13 +175,13 @@ func (v *verification) take(kv store.KV) {
 	key, value, err := k.Read(kv)
 	underWay := v.active != "" && kv.Key == k.Migration(v.active)
 	switch v.runs = v.runs || underWay; key.Kind {
-	case "layout":
+	case record.LayoutKey:
 		v.layout = kv
-	case "layouts":
+	case record.Layouts:
 		v.newest = kv
-	case "rooms":
+	case record.Registrations:
 		v.report.Instances++
-	case "windows", "workers":
+	case record.Windows, record.Workers:
 		if _, counted := v.windows[key.Worker]; !counted {
 			v.windows[key.Worker] = nil
 			v.report.Workers++
@@ -204,7 +204,7 @@ func (v *verification) take(kv store.KV) {
 	case record.ActiveMigration:
 		v.active = value.Name
 	case record.Layout:
-		if key.Kind == "layout" {
+		if key.Kind == record.LayoutKey {
 			v.current = value.Layout.Version
 			return
 		}
@@ -274,9 +274,9 @@ func (v *verification) takeTag(tags map[allocator.Tag]*tagState, kv store.KV) {
 	switch {
 	case isTag && err == nil && !t.Deleted.IsZero():
 		return
-	case key.Kind == "tags":
+	case key.Kind == record.Tags:
 		v.report.Tags++
-	case key.Kind == "marks":
+	case key.Kind == record.Marks:
 		v.report.Marks++
 	}
 	if err != nil {

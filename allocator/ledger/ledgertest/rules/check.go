@@ -18,7 +18,7 @@ func Check(keys record.Keys, before Before, writes []Write) []Broken {
 
 func (t *transaction) check(w Write) {
 	was, there := t.Get(w.Key)
-	if w.Kind == "tags" {
+	if w.Kind == record.Tags {
 		t.tag(w, was)
 	}
 	if w.ModRevision == 0 {
@@ -31,28 +31,28 @@ func (t *transaction) check(w Write) {
 		t.breaks("revisions", "%s is written at revision %d, it was at %d", w.Key, w.ModRevision, was.ModRevision)
 	}
 	switch w.Kind {
-	case "marks":
+	case record.Marks:
 		t.mark(w)
-	case "workers", "windows":
+	case record.Workers, record.Windows:
 		t.worker(w)
-	case "kept":
+	case record.Tokens:
 		t.token(w)
-	case "layout":
+	case record.LayoutKey:
 		t.layout(w, there)
-	case "layouts":
+	case record.Layouts:
 		if there && string(was.Value) != string(w.Value) {
 			t.breaks("kept key rewritten", "%s", w.Key)
 		}
-		if !t.writesTo("layout", w.Value) {
+		if !t.writesTo(record.LayoutKey, w.Value) {
 			t.breaks("layout history", "%s is written, and not the layout", w.Key)
 		}
-	case "epoch":
+	case record.EpochKey:
 		t.epoch(*w.Entry.Epoch)
-	case "identity":
+	case record.IdentityKey:
 		if there && !Begins(t.writes) {
 			t.breaks("kept key rewritten", "%s, with no new epoch", w.Key)
 		}
-	case "audit", "refusals":
+	case record.Audits, record.Refusals:
 		if there {
 			t.breaks("kept key rewritten", "%s", w.Key)
 		}
@@ -88,7 +88,7 @@ func (t *transaction) epoch(now record.Epoch) {
 
 func (t *transaction) layout(w Write, there bool) {
 	now, was := w.Entry.Layout, t.Layout()
-	if !t.writesTo("layouts", w.Value) {
+	if !t.writesTo(record.Layouts, w.Value) {
 		t.breaks("layout history", "version %d is written without its history", now.Layout.Version)
 	}
 	if t.Epoch().Halted != nil && !Begins(t.writes) {

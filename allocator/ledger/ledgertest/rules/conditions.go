@@ -13,7 +13,7 @@ import (
 func Conditions(keys record.Keys, before Before, conds []store.Cond, writes []Write) (broken []Broken) {
 	leaves := slices.ContainsFunc(writes, func(w Write) bool { return w.Registration != nil && w.Registration.Leaving })
 	for _, w := range writes {
-		if w.Kind == "kept" && w.ModRevision == 0 && leaves {
+		if w.Kind == record.Tokens && w.ModRevision == 0 && leaves {
 			continue // it is not taken: an old token makes room, or the process keeps nothing
 		}
 		for _, needed := range needs(keys, before, w) {
@@ -34,13 +34,13 @@ func needs(keys record.Keys, before Before, w Write) []string {
 	epoch, layout, tag := keys.Epoch(), keys.Layout(), keys.Tag(w.Entry.Tag)
 	process, processes := keys.Registration(w.Room, w.Instance), keys.In(w.Room, record.Registrations)
 	switch {
-	case w.Kind == "kept" && w.ModRevision == 0: // it is taken
+	case w.Kind == record.Tokens && w.ModRevision == 0: // it is taken
 		return []string{epoch, layout, process, w.Key}
-	case w.Kind == "kept":
+	case w.Kind == record.Tokens:
 		return []string{epoch, process}
 	case w.ModRevision == 0:
 		return nil
-	case w.Kind == "marks" && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
+	case w.Kind == record.Marks && Leased(*w.Entry.Mark, before.Mark(w.Room, w.Entry.Tag)):
 		all := []string{epoch, layout, tag, processes, w.Key}
 		switch t, _ := before.Tag(w.Entry.Tag); t.StrictOrder {
 		case record.OrderRoom:
@@ -54,14 +54,14 @@ func needs(keys record.Keys, before Before, w Write) []string {
 	case w.Entry.Holder != nil:
 		in := cmp.Or(w.Room, w.Entry.Holder.Room)
 		return []string{epoch, layout, tag, keys.In(in, record.Registrations), w.Key}
-	case slices.Contains([]string{"workers", "windows", "machines", "clients"}, w.Kind) &&
-		before.Epoch().Halted != nil: // a recover raises it
+	case before.Epoch().Halted != nil && (w.Kind.OfWorkers() || w.Kind == record.Machines ||
+		w.Kind == record.Clients): // a recover raises it
 		return []string{epoch, w.Key}
-	case w.Kind == "machines":
+	case w.Kind == record.Machines:
 		return []string{epoch, layout, w.Key}
-	case w.Kind == "clients":
+	case w.Kind == record.Clients:
 		return append(ofNumber(before, w), epoch, layout)
-	case w.Kind == "workers" || w.Kind == "windows":
+	case w.Kind.OfWorkers():
 		return []string{epoch, w.Key, layout, keys.In(w.Entry.Lease.Room, record.Registrations)}
 	}
 	return nil

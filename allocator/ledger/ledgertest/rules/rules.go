@@ -63,7 +63,7 @@ func (t *transaction) breaks(rule, format string, args ...any) {
 // inTurn reports whether a deleted key may be deleted: of layouts, migrations and audit entries
 // the oldest goes when another one comes.
 func (t *transaction) inTurn(w Write) bool {
-	if w.Kind != "layouts" && w.Kind != "migrations" && !record.IsRing(w.Kind) {
+	if w.Kind != record.Layouts && w.Kind != record.Migrations && !record.IsRing(w.Kind) {
 		return true
 	}
 	gone := make(map[string]bool)
@@ -81,7 +81,7 @@ func (t *transaction) inTurn(w Write) bool {
 }
 
 // writesTo reports whether the transaction writes a value to a key of a kind.
-func (t *transaction) writesTo(kind string, value []byte) bool {
+func (t *transaction) writesTo(kind record.Kind, value []byte) bool {
 	return slices.ContainsFunc(t.writes, func(w Write) bool {
 		return w.Kind == kind && string(w.Value) == string(value)
 	})

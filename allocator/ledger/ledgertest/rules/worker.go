@@ -17,7 +17,7 @@ func (t *transaction) worker(w Write) {
 		t.breaks(rule, "worker %v room %s: "+format, append([]any{now.WorkerID, now.Room}, args...)...)
 	}
 	keys := []string{w.Key}
-	if w.Kind == "windows" {
+	if w.Kind == record.Windows {
 		keys = append(ofNumber(t, w), strings.Replace(w.Key, "/windows/"+string(w.Room)+"/", "/workers/", 1))
 	}
 	for k, key := range keys {
@@ -50,7 +50,7 @@ func (t *transaction) worker(w Write) {
 		}
 		return
 	}
-	if in.Upgraded() != (w.Kind == "windows") {
+	if in.Upgraded() != (w.Kind == record.Windows) {
 		say("window key", "%s is written under formats %d", w.Kind, in.Formats)
 	}
 	goesOn := now.Incarnation == was.Incarnation && now.From == was.From

@@ -24,9 +24,9 @@ func (r *replay) load(l line) {
 		switch {
 		case e.Registration != nil:
 			r.report(l.Time, e)
-		case e.Kind == "layout":
+		case e.Kind == record.LayoutKey:
 			r.h.Layouts = append(r.h.Layouts, Layout{len(r.h.Lives) - 1, l.Time, k.Revision, *e.Layout})
-		case e.Kind == "epoch":
+		case e.Kind == record.EpochKey:
 			r.h.Epochs = append(r.h.Epochs, Epoch{len(r.h.Lives) - 1, l.Time, *e.Epoch})
 		}
 	}
@@ -74,7 +74,7 @@ func (r *replay) transaction(at time.Time, kvs []kv) {
 	r.s.Apply(writes)
 	for _, w := range writes {
 		r.settings(w.Entry)
-		if w.Kind == "rooms" {
+		if w.Kind == record.Registrations {
 			r.report(at, w.Entry)
 		}
 	}
@@ -86,17 +86,17 @@ func (r *replay) note(at time.Time, was rules.Before, w rules.Write) {
 	life := len(r.h.Lives) - 1
 	r.window(w.ModRevision, w.Entry)
 	switch w.Kind {
-	case "layout":
+	case record.LayoutKey:
 		r.h.Layouts = append(r.h.Layouts, Layout{life, at, w.ModRevision, *w.Entry.Layout})
-	case "epoch":
+	case record.EpochKey:
 		r.h.Epochs = append(r.h.Epochs, Epoch{life, at, *w.Entry.Epoch})
-	case "migrations":
+	case record.Migrations:
 		kv, there := was.Get(w.Key)
 		earlier, err := r.keys.Entry(kv)
 		if w.Migration.State.Ended() && (!there || err == nil && !earlier.Migration.State.Ended()) {
 			r.h.Ended++
 		}
-	case "marks":
+	case record.Marks:
 		now, earlier := *w.Entry.Mark, was.Mark(w.Room, w.Entry.Tag)
 		rise := Rise{
 			Life: life, Time: at, Revision: w.ModRevision, Room: w.Room, Tag: w.Entry.Tag,
