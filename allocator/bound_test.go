@@ -68,3 +68,26 @@ func TestExcess(t *testing.T) {
 		}
 	})
 }
+
+// Where what stays of a chain is all that it may hold, the rest is dropped and nothing is leased in its place: the rate
+// fell, say, or a prescale is over.
+func TestNothingReplacesWhatIsTooMuch(t *testing.T) {
+	virtual(t, func(w *world) {
+		s := settings(1000, 1_000_000, time.Minute)
+		c, m := w.chain(s)
+		first := w.take(c, 1)[0].First
+		s.Prescale, s.PrescaleUntil = 500_000, time.Now().Add(time.Minute)
+		if err := c.Update(s); err != nil {
+			w.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		before := c.Status()
+		c.Skip(first + 2)
+		time.Sleep(time.Second)
+		if s := c.Status(); before.Held < 500_000 || s.Dropped == 0 || s.Held+s.Dropped != before.Held ||
+			s.Excess > 0 || s.Refills != before.Refills {
+			w.Errorf("%+v; before the skip: %+v", s, before)
+		}
+		w.balance(c, m)
+	})
+}

@@ -338,10 +338,13 @@ func (s *stock) join() {
 	s.tail = joined
 }
 
-// drop drops the held segments that are outdated.
+// drop drops the held segments that are outdated. The link is one of its own: what follows it may stay.
 func (s *stock) drop(outdated func(Segment) bool) {
-	if outdated(s.front.Load().seg) {
-		s.putBack()
+	if l := s.front.Load(); outdated(l.seg) {
+		taken := l.close()
+		s.front.Store(spent)
+		s.past += taken
+		s.dropped += l.seg.Count - taken
 	}
 	s.tail = slices.DeleteFunc(s.tail, func(seg Segment) bool {
 		if !outdated(seg) {

@@ -171,7 +171,11 @@ func (c *Chain) need(now time.Time) (n, most, lagging int64) {
 		// Lease as many IDs as the chain holds, so that the time of the next refill does
 		// not change. With only one target the next refill would be due at the next ID,
 		// and a layout that renews all chains of a room would make each lease twice.
+		// Where what stays is all that it may hold, the rest is dropped.
 		least = min(max(target, held), most) - stays
+		if least < 1 && wanted <= stays {
+			return 0, most, lagging
+		}
 	case stays == held && held >= target && held >= wanted:
 		return 0, most, lagging
 	}
@@ -186,6 +190,7 @@ func (c *Chain) requestIfNeeded(now time.Time) {
 	}
 	switch n, _, _ := c.need(now); {
 	case n == 0:
+		c.mu.stock.drop(c.mu.bounds.outdated) // what stays is enough
 	case wanted > 0:
 		c.refiller.request(c, urgent)
 	default:
