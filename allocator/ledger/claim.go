@@ -6,6 +6,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/journal"
+	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/crash"
 )
@@ -93,6 +94,18 @@ func (i *Instance) claim(ctx context.Context, c claim) (revision int64, ours boo
 	return answer.Revision, true, nil
 }
 
+// sends notes that a lease up to next is sent: it may happen, whether its answer
+// comes or not. If only accepted leases were remembered, a recover would add its
+// margin to a mark that is lower than the store's.
+func (m *memory) sends(tag allocator.Tag, next, total int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	own := m.mu.marks.of(tag)
+	m.mu.sequence++
+	own.sent, own.total, own.sequence = max(own.sent, next), max(own.total, total), m.mu.sequence
+	m.mu.marks.set(tag, own)
+}
+
 // accept decides whether a claim that succeeded is ours, and remembers it then. It is not ours if the answer's
 // revision is not above every revision that was seen before the transaction was sent; if `march recover` barred this
 // instance, or another epoch came up meanwhile; or if the answer did not come through the connection that was checked.
@@ -122,4 +135,117 @@ func (m *memory) accept(before sentAt, answer store.Answer, remember func(revisi
 	m.mu.leaser = m.incarnation
 	m.leased()
 	return true, nil
+}
+
+// accepts remembers a lease of this instance up to next. The caller holds the lock.
+func (m *memory) accepts(tag allocator.Tag, revision, version, next int64) {
+	own := m.mu.marks.of(tag)
+	// If a tag has two sources, the answer to one may overtake the answer to the
+	// other.
+	if revision > own.revision {
+		own.next, own.revision = next, revision
+	}
+	if next > own.leased {
+		own.leased, own.version = next, version
+	}
+	own.sent, own.sequence, own.shown = max(own.sent, next), m.mu.sequence, true
+	m.mu.marks.set(tag, own)
+}
+
+// toJournal writes a lease to the journal, of a segment or a window, before it is used. An empty record stands for the
+// epoch of state, before the instance is in it.
+func (m *memory) toJournal(ctx context.Context, state *State, r journal.Record) error {
+	if m.journal == nil {
+		return nil
+	}
+	lease := len(r.Marks)+len(r.Windows) > 0
+	// Wait for the disk however long it takes: the IDs are leased, and giving up
+	// would make them a gap. Append notices a disk that hangs.
+	if err := m.journal.Append(context.WithoutCancel(ctx), m.toNote(state, r, lease)); err != nil {
+		return err
+	}
+	m.written(state, lease)
+	return nil
+}
+
+// toNote adds to r, which is noted under a state, the memory that the journal does not have
+// yet. A lease shows that the instance is confirmed.
+func (m *memory) toNote(state *State, r journal.Record, lease bool) journal.Record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known, version := m.mu.written, state.layout.Layout.Version
+	r.Confirmed = lease && m.mu.unconfirmed
+	if t := m.ledger.before(); t.current == state.epoch { // otherwise the epoch has changed
+		r.Epoch, r.Revision = state.epoch, t.seen
+	}
+	// This does not count as written yet, so that a lease made meanwhile writes it,
+	// too.
+	if known.epoch != state.epoch {
+		r.Epochs = []string{state.epoch}
+	}
+	if version > known.version {
+		r.Version = version
+	}
+	if state.margins.Total > known.total {
+		r.MarginTotal = state.margins.Total
+	}
+	if state.notBefore > known.notBefore {
+		r.NotBefore = state.notBefore
+	}
+	if state.layout.Formats > known.formats {
+		r.Formats = state.layout.Formats
+	}
+	if !record.ContainsAll(known.rooms, state.layout.Ever) {
+		r.Rooms = state.layout.Ever
+	}
+	return r
+}
+
+// written remembers that the journal has what toNote returned, perhaps with a lease.
+func (m *memory) written(state *State, lease bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := &m.mu.written
+	w.epoch, w.version = state.epoch, max(w.version, state.layout.Layout.Version)
+	w.total = max(w.total, state.margins.Total)
+	w.notBefore, w.formats = max(w.notBefore, state.notBefore), max(w.formats, state.layout.Formats)
+	w.rooms = record.Union(w.rooms, state.layout.Ever)
+	m.mu.unconfirmed = m.mu.unconfirmed && !lease
+}
+
+// compared calls compare, which compares what an answer showed with the memory, under both locks. It returns false if
+// compare does, or if the request was sent under another epoch, before a barrier say: then the answer shows a store
+// that no longer exists. The caller reads again, after a probe.
+func (m *memory) compared(before sentAt, compare func(t *epochClock) bool) bool {
+	l := m.ledger
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return before.epochSeq == l.mu.clock.epochSeq && compare(&l.mu.clock)
+}
+
+// compareMark compares a mark, as an answer showed it, with the remembered one. If
+// the mark is lower, etcd may have gone back in time. False means that the caller
+// must read the mark again, after a probe.
+func (m *memory) compareMark(before sentAt, answer store.Answer, tag allocator.Tag, next int64) bool {
+	return m.compared(before, func(t *epochClock) bool {
+		own := m.mu.marks.of(tag)
+		if next < own.next {
+			if answer.Revision >= own.revision { // otherwise another answer overtook this one
+				key := m.ledger.keys.Mark(m.room, tag)
+				t.suspect("the mark "+key+" is "+strconv.FormatInt(next, 10)+", and was "+
+					strconv.FormatInt(own.next, 10), map[string]int64{key: own.next})
+			}
+			return false
+		}
+		if own.next != next {
+			m.mu.sequence++
+			own.sequence = m.mu.sequence
+		}
+		own.next, own.revision = next, max(answer.Revision, own.revision)
+		own.shown = own.shown || t.shows(before, answer.Sender, answer.Revision) && next >= own.leased
+		m.mu.marks.set(tag, own)
+		return true
+	})
 }

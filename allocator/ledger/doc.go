@@ -26,7 +26,7 @@
 // Section 3.2 of the design has the steps. Source and Lease (lease.go) ask for the state under which a lease may be
 // made (leasable.go), which probes etcd if that is due (probe.go). read has the tag, the mark and the floor, and next
 // the segment; record/mark.go computes floors and marks. claim sends the transaction, accept decides whether the
-// segment is ours (claim.go), and toJournal syncs the mark (memory.go).
+// segment is ours, and toJournal syncs the mark (claim.go).
 //
 // # Why no ID is leased twice
 //
@@ -65,7 +65,7 @@
 // revisions repeat. So revisions, and what is remembered of layouts, belong to an epoch (epoch_clock.go).
 //
 //   - Evidence: an epoch that comes again, an old one that was missed, a revision or a raft index that is too low
-//     (epoch_clock.go, probe.go); an own mark or window that is too low (memory.go, window.go, and over restarts
+//     (epoch_clock.go, probe.go); an own mark or window that is too low (claim.go, window.go, and over restarts
 //     package journal); a heartbeat or a registration that is gone (presence.go).
 //   - Stopping: a suspicion, the second probe, the halt (probe.go).
 //   - What recover has to know: which processes are registered, and which left with all their leases in etcd
@@ -91,11 +91,12 @@
 //  1. What this process knows, and its log: trace.go, epoch_clock.go, unconfirmed.go, state.go,
 //     contact.go.
 //  2. Transactions and their bounds, and probes of etcd: ledger.go, bounds.go, probe.go.
-//  3. What an instance remembers, and its presence in etcd: memory.go, trouble.go, presence.go.
+//  3. What an instance remembers, and its presence in etcd: memory.go, trouble.go, presence.go; and the conditional
+//     write of all leases, from the sending to the journal: claim.go.
 //  4. How it goes back in time with etcd: restore.go.
 //  5. The state under which leasing is allowed, and its end: leasable.go; and of ordered tags
 //     (3.6 of the design) the tenure: tenure.go.
 //  6. The life of an instance, joining and leaving: instance.go.
-//  7. Leases: claim.go, lease.go of IDs, skew.go of how far they are behind, kept.go of what the process before
+//  7. Leases: lease.go of IDs, skew.go of how far they are behind, kept.go of what the process before
 //     kept, holder.go of ordered tags, window.go of workers.
 package ledger

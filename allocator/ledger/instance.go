@@ -3,6 +3,7 @@ package ledger
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/internal/pending"
+	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -164,6 +166,53 @@ func (l *Ledger) Join(ctx context.Context, r Registration) (*Instance, error) {
 	return nil, allocator.Errorf(allocator.Unavailable,
 		"other processes registered as instance %s of room %s at each try: give every process its own name (--name)",
 		r.Name, r.Room)
+}
+
+// begin records in the journal that this process writes it from now on.
+func (m *memory) begin(ctx context.Context, dir string) error {
+	m.mu.marks, m.mu.steps, m.mu.windows = make(ownMarks), make(map[allocator.Tag]int64), make(ownWindows)
+	m.incarnations = []string{m.incarnation}
+	// A ledger that has met an epoch does not show it while leasing is halted, or its key cannot be read.
+	m.ledger.with(func() { m.ledger.mu.clock.entering = m.ledger.mu.clock.current != "" })
+	if dir == "" {
+		m.startUnconfirmed()
+		return nil
+	}
+	if err := m.ledger.Attach(ctx); err != nil {
+		return err
+	}
+	if err := m.openJournal(ctx, dir); err != nil {
+		return err
+	}
+	if m.mu.unconfirmed {
+		m.startUnconfirmed()
+	}
+	if err := m.journal.Append(ctx, journal.Record{Incarnations: []string{m.incarnation},
+		Unconfirmed: m.mu.unconfirmed}); err != nil {
+		return errors.Join(err, m.journal.Close())
+	}
+	return nil
+}
+
+// loadPredecessor makes this process unconfirmed if its journal does not cover its
+// predecessor, the process that it replaces. That is written down before the
+// predecessor's registration goes. The next process is then unconfirmed, too, unless IDs were leased in between.
+func (m *memory) loadPredecessor(ctx context.Context, found []store.KV) error {
+	var was record.Registration
+	if len(found) == 0 || m.mu.unconfirmed {
+		return nil
+	}
+	if err := record.Decode(found[0], &was); err != nil {
+		return err
+	}
+	if slices.Contains(m.incarnations, was.Incarnation) {
+		return nil
+	}
+	m.startUnconfirmed()
+	if m.journal == nil {
+		return nil
+	}
+	return m.journal.Append(ctx, journal.Record{Unconfirmed: true})
 }
 
 // confirmInEmpty confirms this process if nothing was ever leased in the store.
@@ -330,6 +379,88 @@ func (i *Instance) Leave(ctx context.Context) error {
 	}
 	return allocator.Errorf(allocator.Conflict, "the registration of instance %s of room %s, or the epoch, "+
 		"was changed %d times while it was to be taken away", i.name, i.room, joinAttempts)
+}
+
+// leave writes into the registration that the instance leaves, and which earlier processes it covers, if its last
+// heartbeat still stands, and then removes both keys. False without an error means that they, or the epoch of state,
+// were changed just then, or that another heartbeat is due.
+func (p *presence) leave(ctx context.Context, state *State, covers []string) (done bool, err error) {
+	l := p.ledger
+	var registration, beat store.KV
+	var value record.Registration
+	p.with(func() { registration, beat, value = p.mu.kv, p.mu.beat.kv, p.mu.value })
+	txn := store.Txn{
+		If:   []store.Cond{store.Unchanged(registration), store.HasValue(l.keys.Epoch(), state.raw)},
+		Then: []store.Op{{Delete: registration.Key}, {Delete: beat.Key}},
+		Else: []store.Op{store.OpGet(registration.Key)},
+	}
+	var leaving []byte
+	if !value.Leaving {
+		before := l.before()
+		if err := p.send(ctx); err != nil {
+			return false, err
+		}
+		if !p.sentChecked(before) {
+			l.uncheck()
+			return false, nil
+		}
+		p.with(func() { registration, beat, value = p.mu.kv, p.mu.beat.kv, p.mu.value })
+		value.Leaving, value.Covers = true, covers
+		leaving = record.Encode(&value)
+		txn.If = []store.Cond{store.Unchanged(registration), store.HasValue(l.keys.Epoch(), state.raw),
+			{Key: beat.Key, ModRevision: beat.ModRevision, Value: beat.Value}}
+		txn.Then = append([]store.Op{store.OpPut(registration.Key, leaving)}, p.memory.tokens(state)...)
+	}
+	answer, err := l.Try(ctx, txn)
+	switch {
+	case err != nil:
+		return false, err
+	case answer.Succeeded && leaving != nil:
+		p.with(func() {
+			p.mu.value.Leaving = true
+			p.mu.kv = store.KV{Key: registration.Key, Value: leaving, ModRevision: answer.Revision}
+		})
+		return false, nil
+	case leaving == nil && (answer.Succeeded || len(answer.Got[0]) == 0): // it is gone, perhaps by an earlier try
+		_ = p.lose("instance %s of room %s has left", p.name, p.room) // a late lease does not register it again
+		return true, nil
+	}
+	if err := p.check(ctx, answer.Got[0]); err != nil {
+		return false, err
+	}
+	if _, err := l.Refresh(ctx); err != nil && allocator.KindOf(err) != allocator.Refused {
+		return false, err
+	}
+	return false, nil
+}
+
+// sentChecked reports whether the last heartbeat counts as a lease would: its answer
+// came over the probed connection, at a revision above all that were seen before,
+// and no barrier or epoch came up meanwhile. A suspicion undoes the probe.
+func (p *presence) sentChecked(before sentAt) bool {
+	l := p.ledger
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	revision := p.mu.beat.kv.ModRevision
+	return revision > before.seen && l.mu.clock.shows(before, p.mu.beat.by, revision)
+}
+
+// tokens returns what a stop under a state writes beside `leaving`: the token of what was kept, or no token any more.
+// The instance has entered the epoch of a token: what it holds it held there.
+func (m *memory) tokens(s *State) (ops []store.Op) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k, key, n := &m.mu.kept, m.ledger.keys.Token(m.room, m.name), len(m.mu.epochs)
+	if k.token != "" && n > 0 && m.mu.epochs[n-1] == s.epoch {
+		token := record.Token{Epoch: s.epoch, Hash: k.token}
+		return append(slices.Clone(k.oldest), store.OpPut(key, record.Encode(&token)))
+	}
+	if k.there {
+		return []store.Op{{Delete: key}}
+	}
+	return nil
 }
 
 // readTokens reads the room's tokens, before a stop writes its own, or deletes it. It makes room for one: the oldest

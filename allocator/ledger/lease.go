@@ -421,3 +421,27 @@ func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg al
 	}
 	return true, nil
 }
+
+// logOutcome logs the outcome of a lease, before a caller has the segment. Compared with
+// etcd's history, these lines show which transactions failed although they were applied.
+//
+//	segment leased  it is ours; revision is the mark's
+//	segment lost    it is not, and the transaction may have been done
+//	lease refused   it is not; the transaction was not done, unless it was sent twice
+func (s *tagSource) logOutcome(state *State, seg allocator.Segment, took time.Duration, done bool, err error) {
+	log := s.instance.ledger.log
+	if !log.IsDebug() {
+		return
+	}
+	log = log.With("room", s.instance.room, "instance", s.instance.name, "tag", s.name, "epoch", state.epoch,
+		"version", seg.Version, "boundary", seg.Boundary, "lower", seg.Range.Lower, "upper", seg.Range.Upper, "first",
+		seg.First, "count", seg.Count, "took_us", took.Microseconds())
+	switch {
+	case done:
+		log.Debug("segment leased", "revision", s.revision)
+	case err != nil:
+		log.Debug("segment lost", "error", err)
+	default:
+		log.Debug("lease refused")
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -103,33 +102,6 @@ func (m ownMarks) set(tag allocator.Tag, own ownMark) {
 	m[tag] = &made
 }
 
-// sends notes that a lease up to next is sent: it may happen, whether its answer
-// comes or not. If only accepted leases were remembered, a recover would add its
-// margin to a mark that is lower than the store's.
-func (m *memory) sends(tag allocator.Tag, next, total int64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	own := m.mu.marks.of(tag)
-	m.mu.sequence++
-	own.sent, own.total, own.sequence = max(own.sent, next), max(own.total, total), m.mu.sequence
-	m.mu.marks.set(tag, own)
-}
-
-// accepts remembers a lease of this instance up to next. The caller holds the lock.
-func (m *memory) accepts(tag allocator.Tag, revision, version, next int64) {
-	own := m.mu.marks.of(tag)
-	// If a tag has two sources, the answer to one may overtake the answer to the
-	// other.
-	if revision > own.revision {
-		own.next, own.revision = next, revision
-	}
-	if next > own.leased {
-		own.leased, own.version = next, version
-	}
-	own.sent, own.sequence, own.shown = max(own.sent, next), m.mu.sequence, true
-	m.mu.marks.set(tag, own)
-}
-
 // TakeStep returns about how many IDs of a tag the process before leased at once, 0 if that is not known, and
 // forgets it.
 func (m *memory) TakeStep(tag allocator.Tag) int64 {
@@ -149,129 +121,6 @@ func (m *memory) journalReady() error {
 		return nil
 	}
 	return m.journal.Ready()
-}
-
-// toJournal writes a lease to the journal, of a segment or a window, before it is used. An empty record stands for the
-// epoch of state, before the instance is in it.
-func (m *memory) toJournal(ctx context.Context, state *State, r journal.Record) error {
-	if m.journal == nil {
-		return nil
-	}
-	lease := len(r.Marks)+len(r.Windows) > 0
-	// Wait for the disk however long it takes: the IDs are leased, and giving up
-	// would make them a gap. Append notices a disk that hangs.
-	if err := m.journal.Append(context.WithoutCancel(ctx), m.toNote(state, r, lease)); err != nil {
-		return err
-	}
-	m.written(state, lease)
-	return nil
-}
-
-// toNote adds to r, which is noted under a state, the memory that the journal does not have
-// yet. A lease shows that the instance is confirmed.
-func (m *memory) toNote(state *State, r journal.Record, lease bool) journal.Record {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	known, version := m.mu.written, state.layout.Layout.Version
-	r.Confirmed = lease && m.mu.unconfirmed
-	if t := m.ledger.before(); t.current == state.epoch { // otherwise the epoch has changed
-		r.Epoch, r.Revision = state.epoch, t.seen
-	}
-	// This does not count as written yet, so that a lease made meanwhile writes it,
-	// too.
-	if known.epoch != state.epoch {
-		r.Epochs = []string{state.epoch}
-	}
-	if version > known.version {
-		r.Version = version
-	}
-	if state.margins.Total > known.total {
-		r.MarginTotal = state.margins.Total
-	}
-	if state.notBefore > known.notBefore {
-		r.NotBefore = state.notBefore
-	}
-	if state.layout.Formats > known.formats {
-		r.Formats = state.layout.Formats
-	}
-	if !record.ContainsAll(known.rooms, state.layout.Ever) {
-		r.Rooms = state.layout.Ever
-	}
-	return r
-}
-
-// written remembers that the journal has what toNote returned, perhaps with a lease.
-func (m *memory) written(state *State, lease bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	w := &m.mu.written
-	w.epoch, w.version = state.epoch, max(w.version, state.layout.Layout.Version)
-	w.total = max(w.total, state.margins.Total)
-	w.notBefore, w.formats = max(w.notBefore, state.notBefore), max(w.formats, state.layout.Formats)
-	w.rooms = record.Union(w.rooms, state.layout.Ever)
-	m.mu.unconfirmed = m.mu.unconfirmed && !lease
-}
-
-// compared calls compare, which compares what an answer showed with the memory, under both locks. It returns false if
-// compare does, or if the request was sent under another epoch, before a barrier say: then the answer shows a store
-// that no longer exists. The caller reads again, after a probe.
-func (m *memory) compared(before sentAt, compare func(t *epochClock) bool) bool {
-	l := m.ledger
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return before.epochSeq == l.mu.clock.epochSeq && compare(&l.mu.clock)
-}
-
-// compareMark compares a mark, as an answer showed it, with the remembered one. If
-// the mark is lower, etcd may have gone back in time. False means that the caller
-// must read the mark again, after a probe.
-func (m *memory) compareMark(before sentAt, answer store.Answer, tag allocator.Tag, next int64) bool {
-	return m.compared(before, func(t *epochClock) bool {
-		own := m.mu.marks.of(tag)
-		if next < own.next {
-			if answer.Revision >= own.revision { // otherwise another answer overtook this one
-				key := m.ledger.keys.Mark(m.room, tag)
-				t.suspect("the mark "+key+" is "+strconv.FormatInt(next, 10)+", and was "+
-					strconv.FormatInt(own.next, 10), map[string]int64{key: own.next})
-			}
-			return false
-		}
-		if own.next != next {
-			m.mu.sequence++
-			own.sequence = m.mu.sequence
-		}
-		own.next, own.revision = next, max(answer.Revision, own.revision)
-		own.shown = own.shown || t.shows(before, answer.Sender, answer.Revision) && next >= own.leased
-		m.mu.marks.set(tag, own)
-		return true
-	})
-}
-
-// remembered returns all that this instance remembers: of its marks those that it
-// leased after a point of its memory. The caller holds both locks.
-func (m *memory) remembered(after int64) record.Memory {
-	l := m.ledger
-	answer := record.Memory{
-		UUID: l.mu.identity.UUID, Room: m.room, Name: m.name, Incarnations: slices.Clone(m.incarnations),
-		Epochs: slices.Clone(m.mu.epochs), Version: l.mu.clock.version, Latest: l.mu.clock.latest,
-		MarginTotal:    l.mu.clock.total,
-		NarrowestRange: l.mu.state.layout.NarrowestRange, LargestBoundary: l.mu.state.layout.LargestBoundary,
-		Formats: max(m.mu.written.formats, l.mu.state.layout.Formats),
-		Workers: m.leasedWorkers(), NotBefore: l.mu.clock.notBefore,
-		Rooms: record.Union(m.mu.written.rooms, l.mu.state.layout.Ever), Seen: slices.Clone(m.mu.seen),
-		SeenUnder: m.mu.seenUnder, Sequence: m.mu.sequence,
-	}
-	if layout := l.mu.state.layout.Layout; layout.Version == answer.Version {
-		answer.Layout = layout
-	}
-	for tag, own := range m.mu.marks {
-		if next := max(own.next, own.sent, own.leased); next > 0 && (after == 0 || own.sequence > after) {
-			answer.Marks = append(answer.Marks, record.RememberedMark{Tag: tag, Next: next, Total: own.total})
-		}
-	}
-	return answer
 }
 
 // openJournal opens this instance's journal in a directory, and loads the memory of
@@ -372,53 +221,6 @@ func memoryOf(s journal.State) (record.Memory, error) {
 	return m, m.Validate()
 }
 
-// begin records in the journal that this process writes it from now on.
-func (m *memory) begin(ctx context.Context, dir string) error {
-	m.mu.marks, m.mu.steps, m.mu.windows = make(ownMarks), make(map[allocator.Tag]int64), make(ownWindows)
-	m.incarnations = []string{m.incarnation}
-	// A ledger that has met an epoch does not show it while leasing is halted, or its key cannot be read.
-	m.ledger.with(func() { m.ledger.mu.clock.entering = m.ledger.mu.clock.current != "" })
-	if dir == "" {
-		m.startUnconfirmed()
-		return nil
-	}
-	if err := m.ledger.Attach(ctx); err != nil {
-		return err
-	}
-	if err := m.openJournal(ctx, dir); err != nil {
-		return err
-	}
-	if m.mu.unconfirmed {
-		m.startUnconfirmed()
-	}
-	if err := m.journal.Append(ctx, journal.Record{Incarnations: []string{m.incarnation},
-		Unconfirmed: m.mu.unconfirmed}); err != nil {
-		return errors.Join(err, m.journal.Close())
-	}
-	return nil
-}
-
-// loadPredecessor makes this process unconfirmed if its journal does not cover its
-// predecessor, the process that it replaces. That is written down before the
-// predecessor's registration goes. The next process is then unconfirmed, too, unless IDs were leased in between.
-func (m *memory) loadPredecessor(ctx context.Context, found []store.KV) error {
-	var was record.Registration
-	if len(found) == 0 || m.mu.unconfirmed {
-		return nil
-	}
-	if err := record.Decode(found[0], &was); err != nil {
-		return err
-	}
-	if slices.Contains(m.incarnations, was.Incarnation) {
-		return nil
-	}
-	m.startUnconfirmed()
-	if m.journal == nil {
-		return nil
-	}
-	return m.journal.Append(ctx, journal.Record{Unconfirmed: true})
-}
-
 // maxWindows bounds how many workers are remembered: those with the latest ends.
 const maxWindows = journal.MaxWindows
 
@@ -460,37 +262,6 @@ func (w ownWindows) set(id record.WorkerID, own ownWindow) {
 		}
 	}
 	delete(w, first)
-}
-
-// sendsWindow notes that a window is sent: it may be written, whether its answer
-// comes or not. It reports whether the window ends earlier than the one before.
-func (m *memory) sendsWindow(id record.WorkerID, w record.Worker) (lowers bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	own := m.mu.windows[id]
-	own.sent, own.taken = own.sent.Raised(w), 0
-	if lowers = w.Until < own.worker.Until; lowers {
-		// The end is lowered: from now on etcd may have the lower end, which is then not
-		// evidence.
-		own.worker = w
-	}
-	m.mu.windows.set(id, own)
-	return lowers
-}
-
-// acceptsWindow remembers a window of this instance, unless another process wrote its key since. The caller holds the
-// lock.
-func (m *memory) acceptsWindow(id record.WorkerID, revision int64, key string, w record.Worker) bool {
-	own := m.mu.windows[id]
-	if revision < own.taken {
-		return false
-	}
-	if revision > own.revision {
-		// Earlier requests can no longer succeed, because they compare the revision.
-		own.worker, own.sent, own.key, own.revision, own.held = w, w, key, revision, true
-	}
-	m.mu.windows.set(id, own)
-	return true
 }
 
 // HoldsWorker reports whether this process has a worker that it leased, so that its
@@ -578,28 +349,6 @@ func (m *memory) ReleaseWorker(id record.WorkerID) {
 	}
 }
 
-// keepAnswered keeps those held workers that may go on in the epoch of s although its
-// windows begin later: those that this instance reported in its answer to the recover's
-// barrier, which has freed their numbers. Another instance may have taken one that ended
-// sooner in the lost history. The caller holds the lock.
-func (m *memory) keepAnswered(s *State) {
-	since := m.mu.barred.Since
-	if s.notBefore == 0 || s.notBefore < since.UnixMilli() {
-		return
-	}
-	answered := s.ended != nil && m.mu.barred.nonce == s.ended.Nonce
-	for id, own := range m.mu.windows {
-		own.held = answered && m.goesOn(own)
-		m.mu.windows[id] = own
-	}
-}
-
-// goesOn reports whether a window is held, and reaches beyond the answer to the barrier by more
-// than two clocks may differ. The caller holds the lock.
-func (m *memory) goesOn(own ownWindow) bool {
-	return own.held && own.worker.Until > m.mu.barred.Since.Add(2*record.MaxAhead).UnixMilli()
-}
-
 // dropHeld drops all held segments and workers.
 func (m *memory) dropHeld(why string) {
 	m.with(func() {
@@ -623,22 +372,6 @@ type keeping struct {
 	oldest []store.Op                              // deletions of the tokens for which another one leaves no room
 }
 
-// tokens returns what a stop under a state writes beside `leaving`: the token of what was kept, or no token any more.
-// The instance has entered the epoch of a token: what it holds it held there.
-func (m *memory) tokens(s *State) (ops []store.Op) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	k, key, n := &m.mu.kept, m.ledger.keys.Token(m.room, m.name), len(m.mu.epochs)
-	if k.token != "" && n > 0 && m.mu.epochs[n-1] == s.epoch {
-		token := record.Token{Epoch: s.epoch, Hash: k.token}
-		return append(slices.Clone(k.oldest), store.OpPut(key, record.Encode(&token)))
-	}
-	if k.there {
-		return []store.Op{{Delete: key}}
-	}
-	return nil
-}
-
 // dropTokens has a stop write and delete no token, and reports whether it would have.
 func (m *memory) dropTokens() (would bool) {
 	m.mu.Lock()
@@ -646,18 +379,6 @@ func (m *memory) dropTokens() (would bool) {
 	would = m.mu.kept.token != "" || m.mu.kept.there
 	m.mu.kept = keeping{}
 	return would
-}
-
-// leasedWorkers returns the workers that are remembered, by width and number. The caller
-// holds the lock.
-func (m *memory) leasedWorkers() []record.Lease {
-	all := make([]record.Lease, 0, len(m.mu.windows))
-	for id, own := range m.mu.windows {
-		goes := m.mu.barred.nonce != "" && m.goesOn(own)
-		all = append(all, record.Lease{WorkerID: id, Worker: own.latest(), Goes: goes})
-	}
-	record.SortLeases(all)
-	return all
 }
 
 // windowsOf returns the windows of a journal.
@@ -674,12 +395,4 @@ func windowsOf(s journal.State) []record.Lease {
 	}
 	record.SortLeases(leases)
 	return leases
-}
-
-// journalWindow is the inverse of windowsOf for one window.
-func journalWindow(id record.WorkerID, w record.Worker) journal.Window {
-	return journal.Window{
-		WorkerID: id, Incarnation: w.Incarnation,
-		From: w.From, Until: w.Until, Epoch: w.Stamp.Epoch, Revision: w.Stamp.Revision, Clock: w.Clock,
-	}
 }

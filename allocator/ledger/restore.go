@@ -66,6 +66,43 @@ func (m *memory) answer(q record.Question, shown halted, err error) record.Memor
 	return answer
 }
 
+// remembered returns all that this instance remembers: of its marks those that it
+// leased after a point of its memory. The caller holds both locks.
+func (m *memory) remembered(after int64) record.Memory {
+	l := m.ledger
+	answer := record.Memory{
+		UUID: l.mu.identity.UUID, Room: m.room, Name: m.name, Incarnations: slices.Clone(m.incarnations),
+		Epochs: slices.Clone(m.mu.epochs), Version: l.mu.clock.version, Latest: l.mu.clock.latest,
+		MarginTotal:    l.mu.clock.total,
+		NarrowestRange: l.mu.state.layout.NarrowestRange, LargestBoundary: l.mu.state.layout.LargestBoundary,
+		Formats: max(m.mu.written.formats, l.mu.state.layout.Formats),
+		Workers: m.leasedWorkers(), NotBefore: l.mu.clock.notBefore,
+		Rooms: record.Union(m.mu.written.rooms, l.mu.state.layout.Ever), Seen: slices.Clone(m.mu.seen),
+		SeenUnder: m.mu.seenUnder, Sequence: m.mu.sequence,
+	}
+	if layout := l.mu.state.layout.Layout; layout.Version == answer.Version {
+		answer.Layout = layout
+	}
+	for tag, own := range m.mu.marks {
+		if next := max(own.next, own.sent, own.leased); next > 0 && (after == 0 || own.sequence > after) {
+			answer.Marks = append(answer.Marks, record.RememberedMark{Tag: tag, Next: next, Total: own.total})
+		}
+	}
+	return answer
+}
+
+// leasedWorkers returns the workers that are remembered, by width and number. The caller
+// holds the lock.
+func (m *memory) leasedWorkers() []record.Lease {
+	all := make([]record.Lease, 0, len(m.mu.windows))
+	for id, own := range m.mu.windows {
+		goes := m.mu.barred.nonce != "" && m.goesOn(own)
+		all = append(all, record.Lease{WorkerID: id, Worker: own.latest(), Goes: goes})
+	}
+	record.SortLeases(all)
+	return all
+}
+
 // bar sets the instance's epoch to the halt that was shown. Leases that were sent under
 // the epoch before are lost. If that epoch is in force again later, this is evidence that
 // etcd went back. It returns false if another epoch came into force after that halt. The
@@ -233,6 +270,28 @@ func (m *memory) entered(s *State, epochSeq int64) {
 		own.revision = 0
 		m.mu.windows[id] = own
 	}
+}
+
+// keepAnswered keeps those held workers that may go on in the epoch of s although its
+// windows begin later: those that this instance reported in its answer to the recover's
+// barrier, which has freed their numbers. Another instance may have taken one that ended
+// sooner in the lost history. The caller holds the lock.
+func (m *memory) keepAnswered(s *State) {
+	since := m.mu.barred.Since
+	if s.notBefore == 0 || s.notBefore < since.UnixMilli() {
+		return
+	}
+	answered := s.ended != nil && m.mu.barred.nonce == s.ended.Nonce
+	for id, own := range m.mu.windows {
+		own.held = answered && m.goesOn(own)
+		m.mu.windows[id] = own
+	}
+}
+
+// goesOn reports whether a window is held, and reaches beyond the answer to the barrier by more
+// than two clocks may differ. The caller holds the lock.
+func (m *memory) goesOn(own ownWindow) bool {
+	return own.held && own.worker.Until > m.mu.barred.Since.Add(2*record.MaxAhead).UnixMilli()
 }
 
 // answered returns the list of processes whose memory the recover took that began the epoch

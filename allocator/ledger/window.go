@@ -171,3 +171,42 @@ func (m *memory) mayPut(f Footing, n record.Number, w record.Worker, goes bool) 
 	}
 	return nil
 }
+
+// sendsWindow notes that a window is sent: it may be written, whether its answer
+// comes or not. It reports whether the window ends earlier than the one before.
+func (m *memory) sendsWindow(id record.WorkerID, w record.Worker) (lowers bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	own := m.mu.windows[id]
+	own.sent, own.taken = own.sent.Raised(w), 0
+	if lowers = w.Until < own.worker.Until; lowers {
+		// The end is lowered: from now on etcd may have the lower end, which is then not
+		// evidence.
+		own.worker = w
+	}
+	m.mu.windows.set(id, own)
+	return lowers
+}
+
+// acceptsWindow remembers a window of this instance, unless another process wrote its key since. The caller holds the
+// lock.
+func (m *memory) acceptsWindow(id record.WorkerID, revision int64, key string, w record.Worker) bool {
+	own := m.mu.windows[id]
+	if revision < own.taken {
+		return false
+	}
+	if revision > own.revision {
+		// Earlier requests can no longer succeed, because they compare the revision.
+		own.worker, own.sent, own.key, own.revision, own.held = w, w, key, revision, true
+	}
+	m.mu.windows.set(id, own)
+	return true
+}
+
+// journalWindow is the inverse of windowsOf for one window.
+func journalWindow(id record.WorkerID, w record.Worker) journal.Window {
+	return journal.Window{
+		WorkerID: id, Incarnation: w.Incarnation,
+		From: w.From, Until: w.Until, Epoch: w.Stamp.Epoch, Revision: w.Stamp.Revision, Clock: w.Clock,
+	}
+}
