@@ -31,29 +31,6 @@ type claim struct {
 	learns func(ctx context.Context, before sentAt, answer store.Answer) error
 }
 
-// conditional returns a transaction that does nothing yet, on the conditions of a claim. If one of them does not hold,
-// the answer is one for claim.learns.
-func (i *Instance) conditional(c claim) store.Txn {
-	registration := i.presence.registered()
-	txn := store.Txn{
-		If: append(i.ledger.Holds(c.state), store.Unchanged(registration),
-			store.Cond{Key: c.was.Key, ModRevision: c.was.ModRevision, Value: c.was.Value}),
-		Else: []store.Op{store.OpGet(registration.Key), store.OpGet(c.was.Key)},
-	}
-	for _, cond := range c.also {
-		txn.If, txn.Else = append(txn.If, cond), append(txn.Else, store.OpGet(cond.Key))
-	}
-	return txn
-}
-
-// refused takes the answer to a transaction of conditional whose condition did not hold.
-func (i *Instance) refused(ctx context.Context, c claim, before sentAt, answer store.Answer) error {
-	if err := i.presence.check(ctx, answer.Got[0]); err != nil {
-		return err
-	}
-	return c.learns(ctx, before, answer)
-}
-
 // claim makes a claim. True means that it is this instance's, and the journal has it; revision is the key's then.
 // False without an error means that a known value was out of date, or that the answer does not count: the caller
 // begins anew.
@@ -92,6 +69,21 @@ func (i *Instance) claim(ctx context.Context, c claim) (revision int64, ours boo
 	}
 	l.confirmLayout(c.state.layout.Layout, before.at)
 	return answer.Revision, true, nil
+}
+
+// conditional returns a transaction that does nothing yet, on the conditions of a claim. If one of them does not hold,
+// the answer is one for claim.learns.
+func (i *Instance) conditional(c claim) store.Txn {
+	registration := i.presence.registered()
+	txn := store.Txn{
+		If: append(i.ledger.Holds(c.state), store.Unchanged(registration),
+			store.Cond{Key: c.was.Key, ModRevision: c.was.ModRevision, Value: c.was.Value}),
+		Else: []store.Op{store.OpGet(registration.Key), store.OpGet(c.was.Key)},
+	}
+	for _, cond := range c.also {
+		txn.If, txn.Else = append(txn.If, cond), append(txn.Else, store.OpGet(cond.Key))
+	}
+	return txn
 }
 
 // sends notes that a lease up to next is sent: it may happen, whether its answer
@@ -211,6 +203,14 @@ func (m *memory) written(state *State, lease bool) {
 	w.notBefore, w.formats = max(w.notBefore, state.notBefore), max(w.formats, state.layout.Formats)
 	w.rooms = record.Union(w.rooms, state.layout.Ever)
 	m.mu.unconfirmed = m.mu.unconfirmed && !lease
+}
+
+// refused takes the answer to a transaction of conditional whose condition did not hold.
+func (i *Instance) refused(ctx context.Context, c claim, before sentAt, answer store.Answer) error {
+	if err := i.presence.check(ctx, answer.Got[0]); err != nil {
+		return err
+	}
+	return c.learns(ctx, before, answer)
 }
 
 // compared calls compare, which compares what an answer showed with the memory, under both locks. It returns false if

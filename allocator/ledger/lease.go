@@ -201,6 +201,39 @@ func (s *tagSource) read(ctx context.Context, state *State) (settings record.Tag
 	return settings, nil
 }
 
+// remember notes a tag and a mark as a transaction showed them.
+func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
+	s.known = false
+	if len(tag) == 0 {
+		return record.TagSettings{}, UnknownTag(s.name)
+	}
+	i := s.instance
+	t, err := i.ledger.keys.DecodeTag(tag[0])
+	if err != nil {
+		return record.TagSettings{}, err
+	}
+	if t.Time != nil {
+		return record.TagSettings{}, &TimeTagError{Tag: s.name, Settings: t.TagSettings}
+	}
+	if was := s.tagRevision; was != 0 && was != tag[0].ModRevision && i.changed != nil {
+		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})
+	}
+	s.tagRevision, s.life = tag[0].ModRevision, t.Created.UnixMilli()
+	s.terms, s.ordered, s.cluster = t.Terms(), t.StrictOrder != "", t.StrictOrder == record.OrderCluster
+	s.mark, s.revision, s.raw = record.Mark{}, 0, nil
+	if len(mark) > 0 {
+		if s.mark, err = record.DecodeMark(mark[0]); err != nil {
+			return record.TagSettings{}, err
+		}
+		s.revision = mark[0].ModRevision
+		if !bytes.Equal(mark[0].Value, s.mark.Encode()) {
+			s.raw = new(string(mark[0].Value))
+		}
+	}
+	s.known = true
+	return t.TagSettings, nil
+}
+
 // next returns the segment that comes next under state, and the base from which it was
 // computed. opens says that this instance's clock opens the tag's next period for the
 // room. Its errors are raise's, and Layout.Segment's: Exhausted also where the period is
@@ -257,21 +290,6 @@ func (s *tagSource) base(state *State, terms record.Terms, present period.Span) 
 	return base, span, opens, err
 }
 
-// NextBases returns the base of a room's next lease under s at a time, as a source computes it after
-// reading all marks of the tag, and the floor of these marks. With an error it is the least possible base.
-func (s *State) NextBases(t record.Tag, marks map[allocator.Room]record.Mark,
-	now time.Time) func(allocator.Room) (base, floor int64, err error) {
-	terms, present := t.Terms().At(now)
-	source := &tagSource{instance: &Instance{}, name: t.Name, terms: terms, floor: &floor{},
-		cluster: t.StrictOrder == record.OrderCluster}
-	floors := s.layout.Floors(s.margins, terms, marks)
-	return func(room allocator.Room) (int64, int64, error) {
-		source.instance.room, source.mark, source.floor.Floor = room, marks[room], floors(room)
-		base, _, _, err := source.base(s, terms, present)
-		return max(base, source.mark.Next, terms.Start, terms.Skips[room]), source.floor.Least, err
-	}
-}
-
 // raise returns base, raised to a floor or a catch-up if that lies above. Its error
 // is Refused if a single room causes that, with leases more than max_jump above
 // those of all others. Of a tag that is ordered over all rooms one room's always are.
@@ -285,68 +303,22 @@ func (s *tagSource) raise(base, to int64) (int64, error) {
 	return max(base, to), nil
 }
 
-// remember notes a tag and a mark as a transaction showed them.
-func (s *tagSource) remember(tag, mark []store.KV) (record.TagSettings, error) {
-	s.known = false
-	if len(tag) == 0 {
-		return record.TagSettings{}, UnknownTag(s.name)
+// commit raises the mark over seg. It reports whether seg is ours; false without an
+// error means that a known value was out of date.
+func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg allocator.Segment) (bool, error) {
+	mark := s.mark.Leased(state.stamp(), state.margins.Total, base, seg)
+	c := s.claim(state, mark)
+	s.known = false // unless an answer shows the mark
+	revision, ours, err := s.instance.claim(ctx, c)
+	if err != nil || !ours {
+		return false, err
 	}
-	i := s.instance
-	t, err := i.ledger.keys.DecodeTag(tag[0])
-	if err != nil {
-		return record.TagSettings{}, err
+	s.known, s.mark, s.revision, s.raw, s.floor = true, mark, revision, nil, nil
+	if s.tenure != nil {
+		s.tenure.leased = true
 	}
-	if t.Time != nil {
-		return record.TagSettings{}, &TimeTagError{Tag: s.name, Settings: t.TagSettings}
-	}
-	if was := s.tagRevision; was != 0 && was != tag[0].ModRevision && i.changed != nil {
-		i.changed(TagChange{Name: s.name, Settings: &t.TagSettings})
-	}
-	s.tagRevision, s.life = tag[0].ModRevision, t.Created.UnixMilli()
-	s.terms, s.ordered, s.cluster = t.Terms(), t.StrictOrder != "", t.StrictOrder == record.OrderCluster
-	s.mark, s.revision, s.raw = record.Mark{}, 0, nil
-	if len(mark) > 0 {
-		if s.mark, err = record.DecodeMark(mark[0]); err != nil {
-			return record.TagSettings{}, err
-		}
-		s.revision = mark[0].ModRevision
-		if !bytes.Equal(mark[0].Value, s.mark.Encode()) {
-			s.raw = new(string(mark[0].Value))
-		}
-	}
-	s.known = true
-	return t.TagSettings, nil
+	return true, nil
 }
-
-// TimeTagError is the error of leasing a segment of a tag with time-ordered IDs. Its Kind
-// is Invalid.
-type TimeTagError struct {
-	Tag      allocator.Tag
-	Settings record.TagSettings // Time is not nil
-}
-
-func (e *TimeTagError) Error() string {
-	return "tag " + string(e.Tag) + " is of kind time: its IDs follow the clock, and no segment of them is leased"
-}
-
-// Unwrap returns the Kind.
-func (e *TimeTagError) Unwrap() error { return allocator.Invalid }
-
-// UnknownTag returns the NotFound error for a tag that does not exist.
-func UnknownTag(name allocator.Tag) error {
-	return allocator.Errorf(allocator.NotFound,
-		"tag %s does not exist; create it with `march tag create %s`", name, name)
-}
-
-// value returns the mark's value as it is stored.
-func (s *tagSource) value() []byte {
-	if s.raw != nil {
-		return []byte(*s.raw)
-	}
-	return s.mark.Encode()
-}
-
-func (s *tagSource) markKey() string { return s.instance.ledger.keys.Mark(s.instance.room, s.name) }
 
 // claim returns what raises the mark over a segment.
 func (s *tagSource) claim(state *State, mark record.Mark) claim {
@@ -373,6 +345,16 @@ func (s *tagSource) claim(state *State, mark record.Mark) claim {
 		c.also = append(c.also, s.tenure.unchanged())
 	}
 	return c
+}
+
+func (s *tagSource) markKey() string { return s.instance.ledger.keys.Mark(s.instance.room, s.name) }
+
+// value returns the mark's value as it is stored.
+func (s *tagSource) value() []byte {
+	if s.raw != nil {
+		return []byte(*s.raw)
+	}
+	return s.mark.Encode()
 }
 
 // learn stores the values in the answer to a refused claim.
@@ -405,23 +387,6 @@ func (s *tagSource) stillHolds(ctx context.Context, state *State) (bool, error) 
 	return false, s.instance.refused(ctx, c, before, answer)
 }
 
-// commit raises the mark over seg. It reports whether seg is ours; false without an
-// error means that a known value was out of date.
-func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg allocator.Segment) (bool, error) {
-	mark := s.mark.Leased(state.stamp(), state.margins.Total, base, seg)
-	c := s.claim(state, mark)
-	s.known = false // unless an answer shows the mark
-	revision, ours, err := s.instance.claim(ctx, c)
-	if err != nil || !ours {
-		return false, err
-	}
-	s.known, s.mark, s.revision, s.raw, s.floor = true, mark, revision, nil, nil
-	if s.tenure != nil {
-		s.tenure.leased = true
-	}
-	return true, nil
-}
-
 // logOutcome logs the outcome of a lease, before a caller has the segment. Compared with
 // etcd's history, these lines show which transactions failed although they were applied.
 //
@@ -444,4 +409,39 @@ func (s *tagSource) logOutcome(state *State, seg allocator.Segment, took time.Du
 	default:
 		log.Debug("lease refused")
 	}
+}
+
+// NextBases returns the base of a room's next lease under s at a time, as a source computes it after
+// reading all marks of the tag, and the floor of these marks. With an error it is the least possible base.
+func (s *State) NextBases(t record.Tag, marks map[allocator.Room]record.Mark,
+	now time.Time) func(allocator.Room) (base, floor int64, err error) {
+	terms, present := t.Terms().At(now)
+	source := &tagSource{instance: &Instance{}, name: t.Name, terms: terms, floor: &floor{},
+		cluster: t.StrictOrder == record.OrderCluster}
+	floors := s.layout.Floors(s.margins, terms, marks)
+	return func(room allocator.Room) (int64, int64, error) {
+		source.instance.room, source.mark, source.floor.Floor = room, marks[room], floors(room)
+		base, _, _, err := source.base(s, terms, present)
+		return max(base, source.mark.Next, terms.Start, terms.Skips[room]), source.floor.Least, err
+	}
+}
+
+// TimeTagError is the error of leasing a segment of a tag with time-ordered IDs. Its Kind
+// is Invalid.
+type TimeTagError struct {
+	Tag      allocator.Tag
+	Settings record.TagSettings // Time is not nil
+}
+
+func (e *TimeTagError) Error() string {
+	return "tag " + string(e.Tag) + " is of kind time: its IDs follow the clock, and no segment of them is leased"
+}
+
+// Unwrap returns the Kind.
+func (e *TimeTagError) Unwrap() error { return allocator.Invalid }
+
+// UnknownTag returns the NotFound error for a tag that does not exist.
+func UnknownTag(name allocator.Tag) error {
+	return allocator.Errorf(allocator.NotFound,
+		"tag %s does not exist; create it with `march tag create %s`", name, name)
 }
