@@ -137,8 +137,8 @@ type Client struct {
 	By                  allocator.Holder // the caller that asks for the client
 }
 
-// claim is a room's key of a number: the client to which the room gave it last.
-type claim struct {
+// roomKey is a room's key of a number: the client to which the room gave it last.
+type roomKey struct {
 	kv        store.KV
 	own       bool          // this room wrote it, or all rooms do
 	unchanged time.Duration // how long at least
@@ -148,8 +148,8 @@ type claim struct {
 // held is a number that has keys.
 type held struct {
 	id             record.WorkerID
-	claims         []claim
-	record.Machine // of the claim that was written last
+	keys           []roomKey
+	record.Machine // of the key that was written last
 }
 
 func (h held) named(c Client) bool { return h.Namespace == c.Namespace && h.Instance == c.Instance }
@@ -158,22 +158,22 @@ func (h held) named(c Client) bool { return h.Namespace == c.Namespace && h.Inst
 // client is named. So no other room can give a client a number which it does not have.
 func (h held) of(c Client) bool {
 	ours, others := false, false
-	for _, claim := range h.claims {
-		same := claim.Namespace == c.Namespace && claim.Instance == c.Instance
-		ours, others = ours || claim.own && same, others || !same && !claim.Returned
+	for _, key := range h.keys {
+		same := key.Namespace == c.Namespace && key.Instance == c.Instance
+		ours, others = ours || key.own && same, others || !same && !key.Returned
 	}
 	return h.named(c) && (ours || !others)
 }
 
 // returned reports whether each room's client gave the number back.
 func (h held) returned() bool {
-	return !slices.ContainsFunc(h.claims, func(c claim) bool { return !c.Returned })
+	return !slices.ContainsFunc(h.keys, func(c roomKey) bool { return !c.Returned })
 }
 
 // silent reports whether each room's client gave the number back, or was silent for longer than
 // guard.
 func (h held) silent(guard time.Duration) bool {
-	return guard != Forever && !slices.ContainsFunc(h.claims, func(c claim) bool {
+	return guard != Forever && !slices.ContainsFunc(h.keys, func(c roomKey) bool {
 		return !c.Returned && (c.Stable || c.unchanged-2*record.MaxAhead <= guard)
 	})
 }
@@ -420,13 +420,13 @@ func (m *Machines) read(ctx context.Context, bits int) (v view, ok bool, err err
 			v.taken[key.Worker] = true
 			continue
 		}
-		c := claim{kv, key.Room == m.room || key.Room == "" && !v.layout.Upgraded(), m.unchanged(kv, sent), machine}
+		c := roomKey{kv, key.Room == m.room || key.Room == "" && !v.layout.Upgraded(), m.unchanged(kv, sent), machine}
 		h := byID[key.Worker]
-		if h.id = key.Worker; !slices.ContainsFunc(h.claims,
-			func(o claim) bool { return o.kv.ModRevision > kv.ModRevision }) {
+		if h.id = key.Worker; !slices.ContainsFunc(h.keys,
+			func(o roomKey) bool { return o.kv.ModRevision > kv.ModRevision }) {
 			h.Machine = machine
 		}
-		h.claims = append(h.claims, c)
+		h.keys = append(h.keys, c)
 		byID[key.Worker] = h
 	}
 	for id, h := range byID {
@@ -473,8 +473,8 @@ func (m *Machines) put(ctx context.Context, v view, h held) (bool, error) {
 	var unchanged []store.Cond
 	for _, key := range keys {
 		cond := store.Absent(key)
-		if at := slices.IndexFunc(h.claims, func(c claim) bool { return c.kv.Key == key }); at >= 0 {
-			cond = store.Unchanged(h.claims[at].kv)
+		if at := slices.IndexFunc(h.keys, func(c roomKey) bool { return c.kv.Key == key }); at >= 0 {
+			cond = store.Unchanged(h.keys[at].kv)
 		}
 		unchanged = append(unchanged, cond)
 	}
