@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,7 +135,10 @@ type script struct {
 	consoles  map[string]*ledger.Ledger
 	by        *ledger.Ledger             // of the console that does the command, nil for none
 	workers   map[record.WorkerID]string // those with a random number, by the names that they were taken by
-	written   []store.KV                 // registrations since the last command
+	fates     []expected                 // of transactions
+
+	mu      sync.Mutex
+	written []store.KV // registrations since the last command
 
 	migration record.Migration
 	noted     record.Instance
@@ -148,6 +152,13 @@ type meanwhile struct {
 	key      string
 	commands []string
 	before   int
+}
+
+// expected is a fate that a transaction must meet.
+type expected struct {
+	what  string
+	met   *int
+	times int
 }
 
 // scripted is a running process.
@@ -164,16 +175,39 @@ type scripted struct {
 	machines *machine.Machines
 	watches  bool
 	rests    map[allocator.Tag]*ledger.Rest // what it holds
-	notes    []string                       // what the process reported since the last command
+	tenures  map[allocator.Tag]*ledger.Tenure
+	stop     func() // its Run; nil for none
+
+	mu    sync.Mutex
+	notes []string // what the process reported since the last command
+}
+
+func (p *scripted) note(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notes = append(p.notes, text)
 }
 
 func (s *script) end() {
+	for _, p := range s.live {
+		_ = p.end()
+	}
 	if s.stop != nil {
 		s.stop()
 	}
-	for _, p := range s.live {
-		_ = p.Close()
+	for _, f := range s.fates {
+		if *f.met < f.times {
+			s.t.Errorf("%d transactions met the fate %s", *f.met, f.what)
+		}
 	}
+}
+
+func (p *scripted) end() error {
+	if p.stop != nil {
+		p.stop()
+		p.stop = nil
+	}
+	return p.Close()
 }
 
 // run answers each line of a block, where the answer is more than "ok".
@@ -185,6 +219,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			continue
 		}
 		said := s.do(line)
+		synctest.Wait()
 		for _, p := range s.live {
 			if p.watches && len(s.written) > 0 {
 				p.Watched(s.written)
@@ -271,12 +306,12 @@ func (s *script) start(a args) (string, error) {
 		handle = as
 	}
 	if was := s.live[handle]; was != nil {
-		_ = was.Close()
+		_ = was.end()
 		delete(s.live, handle)
 	}
 	s.lives[handle]++
 	p := &scripted{process: s.c.process(), handle: handle, began: s.now(), taken: map[string]*worker.Worker{},
-		rests: map[allocator.Tag]*ledger.Rest{}}
+		rests: map[allocator.Tag]*ledger.Rest{}, tenures: map[allocator.Tag]*ledger.Tenure{}}
 	if ahead := a.value("ahead"); ahead != "" {
 		p.ahead = duration(ahead)
 	}
@@ -308,9 +343,12 @@ func (s *script) start(a args) (string, error) {
 	if p.Instance, err = p.Ledger.Join(bg, r); err != nil {
 		return "", err
 	}
-	p.OnDrop(func(why string) { p.notes, p.rests = append(p.notes, "drops all: "+why), nil })
+	p.OnDrop(func(why string) {
+		p.note("drops all: " + why)
+		p.rests = nil
+	})
 	p.OnOrphan(func(o ledger.Orphan) {
-		p.notes = append(p.notes, fmt.Sprintf("alarm: IDs of %s from %d to %d", o.Tag, o.Began, o.Below-1))
+		p.note(fmt.Sprintf("alarm: IDs of %s from %d to %d", o.Tag, o.Began, o.Below-1))
 	})
 	s.live[handle], s.names[p.Incarnation()] = p, fmt.Sprintf("%s.%d", handle, s.lives[handle])
 	if fate := s.ofStart; fate != nil {
@@ -318,6 +356,9 @@ func (s *script) start(a args) (string, error) {
 		if _, err := s.fate(p, fate); err != nil {
 			return "", err
 		}
+	}
+	if a.has("run") {
+		p.run()
 	}
 	if ids := p.TakeKept(bg); ids > 0 {
 		return fmt.Sprintf("it takes %d IDs", ids), nil
@@ -392,7 +433,7 @@ func (s *script) leave(p *scripted, _ args) (string, error) {
 		return "", err
 	}
 	delete(s.live, p.handle)
-	if err := p.Close(); err != nil || kept == 0 {
+	if err := p.end(); err != nil || kept == 0 {
 		return "", err
 	}
 	return fmt.Sprintf("it keeps %d IDs", kept), nil
@@ -490,8 +531,10 @@ func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, er
 	}
 	for _, op := range txn.Then {
 		if err == nil && answer.Succeeded && op.Put != nil && strings.HasPrefix(op.Put.Key, prefix+"rooms/") {
+			r.s.mu.Lock()
 			r.s.written = append(r.s.written,
 				store.KV{Key: op.Put.Key, Value: op.Put.Value, ModRevision: answer.Revision})
+			r.s.mu.Unlock()
 		}
 	}
 	return answer, err

@@ -34,13 +34,14 @@ func init() {
 	verbs = []verb{
 		{"cluster [formats=N] LAYOUT", "a new cluster, with the tag t", nil},
 		{"start ROOM/NAME [journal[=DIR]] [role] [old-role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] " +
-			"[as=HANDLE]",
+			"[as=HANDLE] [run]",
 			"a process; the one before of its handle ends. role: its etcd user writes its own room's keys only; " +
-				"old-role: and no tokens",
+				"old-role: and no tokens; " +
+				"run: it does what it does by itself: sends heartbeats, follows what etcd shows, confirms tenures",
 			(*script).start},
 		{"crash P", "the process ends", on(func(s *script, p *scripted, _ args) (string, error) {
 			delete(s.live, p.handle)
-			return "", p.Close()
+			return "", p.end()
 		})},
 		{"leave P", "it stops in good order, and keeps what it holds", on((*script).leave)},
 		{"hold P N [TAG]", "leases N IDs, and issues none of them yet", on((*script).hold)},
@@ -51,6 +52,31 @@ func init() {
 				return "", nil
 			})},
 		{"issue P N [TAG]", "issues N of the IDs that it holds", on((*script).issue)},
+		{"read P TAG", "reads an ordered tag", on(func(_ *script, p *scripted, a args) (string, error) {
+			delete(p.rests, a.tag(0))
+			_, err := p.rest(a.tag(0))
+			return "", err
+		})},
+		{"tenure P TAG [silent] [hold=TIME] [as-read]",
+			"takes an ordered tag; silent: also from a process that holds it; as-read: as it was read before",
+			on((*script).tenure)},
+		{"admits P TAG", "whether it may issue IDs of an ordered tag now",
+			on(func(_ *script, p *scripted, a args) (string, error) {
+				return "yes", p.tenures[a.tag(0)].Admits()
+			})},
+		{"release P TAG", "releases an ordered tag, with what it holds of it",
+			on(func(_ *script, p *scripted, a args) (string, error) {
+				p.tenures[a.tag(0)].Release(func() []allocator.Segment { return p.rests[a.tag(0)].Segments })
+				return "", nil
+			})},
+		{"holder P TAG HOME", "which process of the home it finds that holds a tag which is ordered over all rooms",
+			on(func(_ *script, p *scripted, a args) (string, error) {
+				h, err := p.Holder(bg, a.tag(0), allocator.Room(a[1]))
+				if err != nil || h == nil {
+					return "none", err
+				}
+				return string(h.Instance), nil
+			})},
 		{"lease P N [TAG]", "leases N IDs of t, or of another tag",
 			on(func(_ *script, p *scripted, a args) (string, error) {
 				seg, err := p.TryLease(a[1:].tag(0), number(a[0]))
@@ -151,8 +177,9 @@ func init() {
 			on(func(_ *script, p *scripted, a args) (string, error) { p.ahead = duration(a[0]); return "", nil })},
 		{"suspect P", "it looks at etcd before its next lease",
 			on(func(_ *script, p *scripted, _ args) (string, error) { p.Ledger.Uncheck(); return "", nil })},
-		{"fate P FATE KEY [N] [always]",
-			"of the next transaction that puts a key with that beginning, or deletes one, or of all from now on; " +
+		{"fate P FATE KEY [N] [times=N] [always]",
+			"of the next transaction that puts a key with that beginning, or deletes one, or any, or of all from now " +
+				"on; slow: it is done after N ms; " +
 				"old-read: of one that reads such a key, N: a backup which shows what it reads",
 			on((*script).fate)},
 		{"fate-of-start FATE KEY [N]", "of that of the next process that starts, once it has registered",
@@ -459,7 +486,61 @@ func (s *script) migrate(a args) (string, error) {
 var fates = map[string]ledgertest.FateName{"not-done": ledgertest.NotDone, "answer-lost": ledgertest.DoneAnswerLost,
 	"late": ledgertest.Late, "twice": ledgertest.Twice, "wrong-cluster": ledgertest.WrongCluster,
 	"old-revision": ledgertest.OldRevision, "no-leader": ledgertest.NoLeader,
-	"old-read": ledgertest.StaleRead, "done": ledgertest.Done, "no-space": ledgertest.NoSpaceButApplied}
+	"old-read": ledgertest.StaleRead, "done": ledgertest.Done, "slow": ledgertest.Done,
+	"no-space": ledgertest.NoSpaceButApplied}
+
+// run has a process do what it does by itself, until it ends.
+func (p *scripted) run() {
+	ctx, cancel := context.WithCancel(bg)
+	var running sync.WaitGroup
+	for _, run := range []func() error{
+		func() error { return p.Instance.Run(ctx) },
+		func() error { return p.Ledger.Run(ctx, func(ledger.TagChange) {}, nil) },
+	} {
+		running.Go(func() {
+			if err := run(); err != nil {
+				p.note("ends: " + err.Error())
+			}
+		})
+	}
+	p.OnLostWorkers(func() { p.note("lost a worker") })
+	p.stop = func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// tenure takes an ordered tag.
+func (s *script) tenure(p *scripted, a args) (string, error) {
+	tag, hold := a.tag(0), record.DefaultTenureHold.Duration()
+	if text := a.value("hold"); text != "" {
+		hold = duration(text)
+	}
+	if !a.has("as-read") {
+		delete(p.rests, tag)
+	}
+	rest, err := p.rest(tag)
+	if err != nil {
+		return "", err
+	}
+	tenure, other, err := p.Hold(bg, rest.Source, hold, "")
+	if other != nil && a.has("silent") {
+		tenure, other, err = p.Hold(bg, rest.Source, hold, other.Nonce)
+	}
+	if err != nil {
+		return "", err
+	}
+	if other != nil {
+		held := "held by " + string(other.Instance)
+		if p.Sticky(tag, other) {
+			held += ", for which it is young"
+		}
+		return held, nil
+	}
+	p.tenures[tag] = tenure
+	tenure.OnEnd(func() { p.note("holds " + string(tag) + " no longer") })
+	return "", nil
+}
 
 func (s *script) fate(p *scripted, a args) (string, error) {
 	fate, is := fates[a[0]]
@@ -467,6 +548,9 @@ func (s *script) fate(p *scripted, a args) (string, error) {
 		s.t.Fatalf("there is no fate %s", a[0])
 	}
 	match := ledgertest.PutsUnder(a[1])
+	if a[1] == "any" {
+		match = func(store.Txn) bool { return true }
+	}
 	if a[1] == "delete" {
 		match = func(txn store.Txn) bool {
 			return slices.ContainsFunc(txn.Then, func(op store.Op) bool { return op.Delete != "" })
@@ -474,7 +558,9 @@ func (s *script) fate(p *scripted, a args) (string, error) {
 	}
 	if fate == ledgertest.StaleRead {
 		reads := func(op store.Op) bool { return strings.HasPrefix(op.Get.Key, prefix+a[1]) }
-		match = func(txn store.Txn) bool { return !ledgertest.Writes(txn) && slices.ContainsFunc(txn.Then, reads) }
+		match = func(txn store.Txn) bool {
+			return !ledgertest.Writes(txn) && slices.ContainsFunc(slices.Concat(txn.Then, txn.Else), reads)
+		}
 	}
 	becomes := ledgertest.Fate{Name: fate, N: 1}
 	if len(a) > 2 && a[2] != "always" {
@@ -484,16 +570,25 @@ func (s *script) fate(p *scripted, a args) (string, error) {
 			becomes.N = int(number(a[2]))
 		}
 	}
-	if a.has("always") {
-		p.Conn.Fate(func(txn store.Txn) (now ledgertest.Fate) {
-			if match(txn) {
-				now = becomes
-			}
-			return now
-		})
-		return "", nil
+	met, times := new(int), 1
+	if text := a.value("times"); text != "" {
+		times = int(number(text))
 	}
-	p.Conn.Next(becomes, match)
+	p.Conn.Fate(func(txn store.Txn) (now ledgertest.Fate) {
+		if !match(txn) {
+			return now
+		}
+		if *met++; *met <= times || a.has("always") {
+			now = becomes
+			if a[0] == "slow" {
+				time.Sleep(time.Duration(now.N) * time.Millisecond)
+			}
+		}
+		return now
+	})
+	if !a.has("always") {
+		s.fates = append(s.fates, expected{strings.Join(a, " "), met, times})
+	}
 	return "", nil
 }
 
@@ -532,6 +627,15 @@ func settings(t record.TagSettings, a args) record.TagSettings {
 			}
 			tag := record.NewTimeTag(l)
 			t.Time = &tag
+		case "strict":
+			t.StrictOrder, t.TenureHold = record.OrderRoom, record.DefaultTenureHold
+			if value == "cluster" {
+				t.StrictOrder = record.OrderCluster
+			}
+		case "home":
+			t.Home = allocator.Room(value)
+		case "hold":
+			t.TenureHold = record.DurationOf(duration(value))
 		case "epoch":
 			t.Time.EpochMS = number(value)
 		case "unit":
