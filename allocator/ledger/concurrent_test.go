@@ -4,16 +4,18 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/allocator/ledger/worker"
 )
 
 // Two instances of each of two rooms hammer eight tags from cold, over both
-// stores, while the layout changes under them.
+// stores, while the layout changes under them. Then all take a worker at once, of as many as there are.
 func TestManyAtOnce(t *testing.T) {
 	layouts := []string{"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "7 a=0-3 b=3-7", "100 a=0-50 b=50-100"}
 	tags := make([]allocator.Tag, 8)
@@ -43,7 +45,8 @@ func TestManyAtOnce(t *testing.T) {
 				}
 			}
 			var mu sync.Mutex
-			issued := ledgertest.Issued{}
+			issued, taken := ledgertest.Issued{}, map[record.WorkerID]bool{}
+			var processes []*ledger.Instance
 			var all sync.WaitGroup
 			for i, room := range []allocator.Room{"a", "a", "b", "b"} {
 				l := ledgertest.Open(t, etcd())
@@ -51,6 +54,7 @@ func TestManyAtOnce(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				processes = append(processes, p)
 				for _, tag := range tags {
 					all.Go(func() {
 						source, _, err := p.Source(bg, tag)
@@ -70,6 +74,24 @@ func TestManyAtOnce(t *testing.T) {
 			}
 			for _, layout := range layouts[1:] {
 				change(t, admin, layout)
+			}
+			all.Wait()
+			for _, p := range processes {
+				all.Go(func() {
+					workers, err := worker.New(p, worker.DefaultConfig())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					w, err := workers.Take(bg, worker.Request{Bits: 2, Tick: time.Millisecond})
+					mu.Lock()
+					defer mu.Unlock()
+					if err != nil || taken[w.ID()] {
+						t.Errorf("taken %v, then %v: %v", taken, w, err)
+						return
+					}
+					taken[w.ID()] = true
+				})
 			}
 			all.Wait()
 			ledgertest.CheckCluster(t, etcd(), "default", issued)

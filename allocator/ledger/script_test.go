@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
@@ -131,6 +132,7 @@ type script struct {
 	spoilt    map[string][]byte // values before the first put or drop
 	began     time.Time         // what clocks showed at first
 	offset    time.Duration     // of them from the bubble's clock
+	timeless  bool              // see verbs
 	mirrors   map[string]*seen
 	consoles  map[string]*ledger.Ledger
 	by        *ledger.Ledger             // of the console that does the command, nil for none
@@ -170,6 +172,7 @@ type scripted struct {
 	ahead    time.Duration // of its clock
 	callers  int64         // see worker.Config
 	pinned   time.Duration
+	agrees   bool
 	workers  *worker.Workers
 	taken    map[string]*worker.Worker
 	machines *machine.Machines
@@ -180,6 +183,14 @@ type scripted struct {
 
 	mu    sync.Mutex
 	notes []string // what the process reported since the last command
+}
+
+// logged notes lines of a log.
+type logged struct{ p *scripted }
+
+func (l logged) Write(line []byte) (int, error) {
+	l.p.note("logs " + strings.TrimSpace(string(line)))
+	return len(line), nil
 }
 
 func (p *scripted) note(text string) {
@@ -310,8 +321,9 @@ func (s *script) start(a args) (string, error) {
 		delete(s.live, handle)
 	}
 	s.lives[handle]++
-	p := &scripted{process: s.c.process(), handle: handle, began: s.now(), taken: map[string]*worker.Worker{},
-		rests: map[allocator.Tag]*ledger.Rest{}, tenures: map[allocator.Tag]*ledger.Tenure{}}
+	p := &scripted{process: s.c.process(), handle: handle, began: s.now(), agrees: a.has("agree"),
+		taken: map[string]*worker.Worker{}, rests: map[allocator.Tag]*ledger.Rest{},
+		tenures: map[allocator.Tag]*ledger.Tenure{}}
 	if ahead := a.value("ahead"); ahead != "" {
 		p.ahead = duration(ahead)
 	}
@@ -331,6 +343,9 @@ func (s *script) start(a args) (string, error) {
 	}
 	p.Ledger = ledgertest.Open(s.t, etcd, func(cfg *ledger.Config) {
 		cfg.Now = func() time.Time { return s.now().Add(p.ahead) }
+		if a.has("logs") {
+			cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Error, DisableTime: true, Output: logged{p}})
+		}
 	})
 	r := ledger.Registration{Room: allocator.Room(room), Name: allocator.Instance(name), Address: handle,
 		RequireJournal: a.has("required")}

@@ -34,11 +34,13 @@ func init() {
 	verbs = []verb{
 		{"cluster [formats=N] LAYOUT", "a new cluster, with the tag t", nil},
 		{"start ROOM/NAME [journal[=DIR]] [role] [old-role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] " +
-			"[as=HANDLE] [run]",
+			"[as=HANDLE] [agree] [logs] [run]",
 			"a process; the one before of its handle ends. role: its etcd user writes its own room's keys only; " +
-				"old-role: and no tokens; " +
+				"old-role: and no tokens; agree: an operator agrees to its clock; logs: it says its errors; " +
 				"run: it does what it does by itself: sends heartbeats, follows what etcd shows, confirms tenures",
 			(*script).start},
+		{"run P", "it does from now on what it does by itself",
+			on(func(_ *script, p *scripted, _ args) (string, error) { p.run(); return "", nil })},
 		{"crash P", "the process ends", on(func(s *script, p *scripted, _ args) (string, error) {
 			delete(s.live, p.handle)
 			return "", p.end()
@@ -109,8 +111,13 @@ func init() {
 				p.See(bg)
 				return "", nil
 			})},
-		{"beat P", "sends a heartbeat",
-			on(func(_ *script, p *scripted, _ args) (string, error) { return "", p.Beat(bg) })},
+		{"beat P ...", "they send heartbeats", func(s *script, a args) (string, error) {
+			var errs []error
+			for _, handle := range a {
+				errs = append(errs, s.live[handle].Beat(bg))
+			}
+			return "", errors.Join(errs...)
+		}},
 		{"serve P [VERSION]", "reports the layout that it has, or another one",
 			on(func(_ *script, p *scripted, a args) (string, error) {
 				layout, _ := p.Ledger.Layout()
@@ -196,6 +203,24 @@ func init() {
 			on(func(s *script, p *scripted, a args) (string, error) {
 				return "", p.workers.GiveBack(bg, p.taken[a[0]], s.began.Add(duration(a[1])).UnixMilli())
 			})},
+		{"holds P W", "whether it may use a worker",
+			on(func(_ *script, p *scripted, a args) (string, error) {
+				return fmt.Sprint(p.workers.Holds(p.taken[a[0]])), nil
+			})},
+		{"clock P", "how far its clock was found to be ahead",
+			on(func(_ *script, p *scripted, _ args) (string, error) {
+				return fmt.Sprintf("%v, of a median by %v", p.workers.ClockOff(), p.workers.ClockAhead()), nil
+			})},
+		{"compare P [TIME]", "compares its clock with others', or one that is ahead of it by that",
+			on(func(s *script, p *scripted, a args) (string, error) {
+				workers, err := s.leaser(p)
+				if err != nil {
+					return "", err
+				}
+				return "", workers.CheckClock(bg, p.Now().Add(duration(append(a, "0s")[0])))
+			})},
+		{"timeless", "etcd does not tell the time from now on",
+			func(s *script, _ args) (string, error) { s.timeless = true; return "", nil }},
 		{"window P W", "the worker's last window in etcd",
 			on(func(s *script, p *scripted, a args) (string, error) { return s.stored(p.taken[a[0]].ID()), nil })},
 		{"distribute P CLIENT BITS [guard=TIME|forever] [stable]", "gives a client of CosId a machine ID; " +
@@ -911,22 +936,34 @@ type clocked struct {
 }
 
 // EtcdTime implements worker.Instance.
-func (i clocked) EtcdTime(context.Context) (time.Time, time.Duration, error) {
+func (i clocked) EtcdTime(ctx context.Context) (time.Time, time.Duration, error) {
+	if i.s.timeless {
+		return i.Instance.EtcdTime(ctx)
+	}
 	return i.s.now(), time.Second, nil
 }
 
-func (s *script) take(p *scripted, a args) (string, error) {
+// leaser returns what takes the workers of a process.
+func (s *script) leaser(p *scripted) (*worker.Workers, error) {
 	if p.workers == nil {
 		cfg := worker.DefaultConfig()
-		cfg.Now, cfg.AgreeClock, cfg.CallerWorkers = p.Now, true, p.callers
+		cfg.Now, cfg.AgreeClock, cfg.CallerWorkers = p.Now, p.agrees, p.callers
 		cfg.Elapsed = func() time.Duration { return s.now().Sub(p.began) }
 		if p.pinned > 0 {
 			cfg.PinnedWindow = p.pinned
 		}
 		var err error
 		if p.workers, err = worker.New(clocked{p.Instance, s}, cfg); err != nil {
-			return "", err
+			return nil, err
 		}
+	}
+	return p.workers, nil
+}
+
+func (s *script) take(p *scripted, a args) (string, error) {
+	workers, err := s.leaser(p)
+	if err != nil {
+		return "", err
 	}
 	r := worker.Request{Bits: int(number(a[1])), Tick: time.Millisecond, Caller: a.has("caller")}
 	if pin := a.value("pin"); pin != "" {
@@ -937,7 +974,7 @@ func (s *script) take(p *scripted, a args) (string, error) {
 			*to = duration(text)
 		}
 	}
-	w, err := p.workers.Take(bg, r)
+	w, err := workers.Take(bg, r)
 	if err != nil {
 		return "", err
 	}

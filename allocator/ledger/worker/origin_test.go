@@ -18,7 +18,7 @@ func TestOrigins(t *testing.T) {
 	}
 	tag := record.NewTimeTag(preset.Layout)
 	at := func(minutes int) time.Time {
-		return time.UnixMilli(start).Add(time.Duration(minutes) * time.Minute)
+		return time.UnixMilli(1_800_000_000_000).Add(time.Duration(minutes) * time.Minute)
 	}
 	layouts := []record.Layout{ // in the order in which a list has them
 		{Layout: allocator.Layout{Version: 3, Boundary: 100,
@@ -27,7 +27,9 @@ func TestOrigins(t *testing.T) {
 		{Layout: allocator.Layout{Version: 2, Boundary: 100,
 			Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 25}, "b": {Lower: 50, Upper: 100}}},
 			Time: at(50)},
-		{Layout: allocator.Layout{Version: 1, Boundary: 100, Ranges: halves}, Time: at(0)},
+		{Layout: allocator.Layout{Version: 1, Boundary: 100,
+			Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 50}, "b": {Lower: 50, Upper: 100}}},
+			Time: at(0)},
 	}
 	key := record.Worker{Room: "b", Instance: "b-1", From: at(101).UnixMilli(), Until: at(110).UnixMilli()}
 	for name, test := range map[string]struct {
