@@ -70,7 +70,8 @@ const firstBoundary = 1000
 // init makes the cluster, its first layout and its tags, once a console answers.
 func (a *admin) init(ctx context.Context) error {
 	layout := &marchv1.Layout{Boundary: firstBoundary, Rooms: map[string]*marchv1.Range{
-		"a": {Lower: 0, Upper: 300}, "b": {Lower: 300, Upper: 600}, "c": {Lower: 650, Upper: 900},
+		"a": {Lower: 0, Upper: 250}, "b": {Lower: 250, Upper: 500}, "c": {Lower: 550, Upper: 750},
+		spare: {Lower: 750, Upper: 900},
 	}, Reserved: map[string]*marchv1.Range{traffic.Machines: {Lower: 900, Upper: 1000}}}
 	do := func(use func(context.Context, marchv1.ConsoleServiceClient) error) error {
 		var last error
@@ -98,7 +99,7 @@ func (a *admin) init(ctx context.Context) error {
 		case strictTag:
 			settings.StrictRetract = ptr(true)
 		case skewTag:
-			settings.MaxSkew = ptr(int64(5_000_000))
+			settings.MaxSkew = ptr(int64(100_000)) // less than a skip of one room
 		}
 		all = append(all, settings)
 	}

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -84,6 +86,33 @@ func TestCells(t *testing.T) {
 	}
 	if len(seen) != 18 || residual != 2 {
 		t.Errorf("%d cells, %d residual", len(seen), residual)
+	}
+}
+
+// A run of an even seed and one of an odd seed show all features and moves of the table in docs/proof.md, which the
+// simulation's TestMoves reads, too.
+func TestFeaturesAndMovesAreTheTables(t *testing.T) {
+	text, err := os.ReadFile("../../docs/proof.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\n| feature | ")
+	table, _, _ = strings.Cut(table, "\n\n")
+	header, table, _ := strings.Cut(table, " |\n")
+	_, table, _ = strings.Cut(table, "\n") // the line below the header
+	var features []string
+	for line := range strings.Lines(table) {
+		features = append(features, strings.Split(line, " | ")[0][2:])
+	}
+	shown := slices.Concat(slices.Collect(maps.Values(rows(0))), slices.Collect(maps.Values(rows(1))))
+	for _, of := range []struct{ want, got []string }{
+		{features, shown}, {strings.Split(header, " | "), slices.Concat(moves(0), moves(1))},
+	} {
+		slices.Sort(of.want)
+		slices.Sort(of.got)
+		if got := slices.Compact(of.got); !slices.Equal(got, of.want) || len(of.want) < 13 {
+			t.Errorf("runs show %q; the table has %q", got, of.want)
+		}
 	}
 }
 

@@ -25,7 +25,14 @@
 // that the run has no faults of the disk.
 //
 // Two tags have a strict order, one in each room and one over all rooms, with a tenure shorter than the
-// pauses of instances. Instances pass calls for these on to each other directly: no fault hits that way alone.
+// pauses of instances. Instances pass calls for these on to each other over links of their own, which faults
+// hold and cut.
+//
+// A run shows each feature and each move of the table in docs/proof.md, and a run of ten minutes or more in
+// which one did not happen is weak. Layouts have a spare room or leave it out: it is new, drained, or lost, when
+// all of it is killed and the migration goes on without. One tag has a quota, which some calls exceed. Upgrades
+// replace all instances in good order by the same build: package cmd/march tests those between two versions.
+// Runs of odd seeds change boundaries; those of even seeds have the two features that forbid it.
 //
 // Callers take IDs in each way that March has, by single calls, batches, contiguous ones, of several tags at
 // once, by streams, by the Go client with segments and windows that it was lent, and at the doors for Redis,
@@ -36,9 +43,9 @@
 // each half a minute. etcd asks each process for its own user.
 //
 // Three tags have time-ordered IDs: one counts ms, one seconds, and one, in runs of even seeds, has the worker
-// last, which keeps the boundary as it is; in other runs, boundaries change. Faults set the clocks of instances
-// wrong, too (package skew). The check compares the IDs with the windows of workers in etcd's history. The run does
-// not measure how long their callers wait: after some restores, no window begins for 20 minutes.
+// last. An instance has a worker of its own there. Faults set the clocks of instances wrong, too (package skew).
+// The check compares the IDs with the windows of workers in etcd's history. The run does not measure how long
+// their callers wait: after some restores, no window begins for 20 minutes.
 //
 // A fault is drawn from a deck that has each kind once. It begins, lasts for a while, and ends.
 // Then all callers of all instances must get IDs again, and the run records how long that

@@ -42,6 +42,7 @@ type driver struct {
 	// Used by the main lane only:
 	token       string          // etcd's cluster ID depends on it
 	disk        *disk.Disk      // of the journals; nil if they have none of their own
+	restores    int             // how many began
 	journalLost map[string]bool // instances, ROOM/NAME, that ever started without their journal
 
 	hold   sync.Mutex    // held while no process may be stopped for long
@@ -53,6 +54,7 @@ type driver struct {
 		paused  map[*cluster.Server]bool     // stopped by the lane of pauses: not measured
 		touched map[allocator.Room]time.Time // when a room was last hurt
 		kinds   map[string]int
+		moved   map[string]bool // the moves that were made
 	}
 }
 
@@ -62,6 +64,7 @@ func newDriver(cfg *config, c *cluster.Cluster, events *runlog.Events, log hclog
 	d.mu.paused = make(map[*cluster.Server]bool)
 	d.mu.touched = make(map[allocator.Room]time.Time)
 	d.mu.kinds = make(map[string]int)
+	d.mu.moved = make(map[string]bool)
 	d.background, d.stopWatch = context.WithCancel(context.Background())
 	return d
 }
@@ -104,6 +107,9 @@ func (d *driver) expected(leftOut func(*cluster.Server) bool) []string {
 	who := make(map[string]bool)
 	for _, s := range d.Instances {
 		for _, tag := range d.Tags {
+			if s.Room == spare {
+				continue
+			}
 			who[runlog.Who(s.Room, allocator.Instance(s.ID), tag)] = true
 			who[runlog.Who(s.Room, "", tag)] = true
 		}
@@ -176,13 +182,14 @@ func (d *driver) isPaused(s *cluster.Server) bool {
 	return d.mu.paused[s]
 }
 
-// unmeasured reports whether callers ask for a tag of time-ordered IDs, or one of the others. The run checks
-// no promise about their times: workers wait for clocks, which faults set wrong, and for windows
-// that a restore brought back; some doors answer no error that says why.
+// unmeasured reports whether callers ask in the spare room, for a tag of time-ordered IDs, or one of the others. The
+// run checks no promise about their times: the room may have no range; workers wait for clocks, which faults set wrong,
+// and for windows that a restore brought back; some doors answer no error that says why.
 func (d *driver) unmeasured(who string) bool {
-	return slices.ContainsFunc(slices.Concat(d.Times, d.Others), func(tag allocator.Tag) bool {
-		return strings.HasSuffix(who, " "+string(tag))
-	})
+	return strings.HasPrefix(who, spare+"/") ||
+		slices.ContainsFunc(slices.Concat(d.Times, d.Others), func(tag allocator.Tag) bool {
+			return strings.HasSuffix(who, " "+string(tag))
+		})
 }
 
 // failed returns how many calls of the accepted callers have failed since before, and the last

@@ -52,8 +52,10 @@ func cells() (all []cell) {
 func restoreFaults() []fault {
 	return []fault{{"restore etcd", "etcd goes back in time, in one of many ways; then march recover",
 		func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
+			fate := []string{alive, withoutJournal, withJournal}[d.restores%3]
+			d.restores++
 			c := pick(r, cells())
-			for c.residual() {
+			for c.residual() || c.rooms != fate {
 				c = pick(r, cells())
 			}
 			return d.restoreCell(ctx, c, r)
@@ -189,6 +191,11 @@ func (d *driver) goOn(ctx context.Context, c cell, before int64, r *rand.Rand) e
 		return ctx.Err()
 	}
 	d.note(runlog.Event{What: runlog.Recovered, Kind: c.way.name, Target: c.rooms, Took: time.Since(began)})
+	if c.rooms == withoutJournal {
+		d.moved("left out")
+	} else {
+		d.moved("recover")
+	}
 	for _, s := range d.Instances {
 		s.Keep(true)
 	}

@@ -35,6 +35,7 @@ func serverFaults() []fault {
 	console := func(d *driver, r *rand.Rand) (*cluster.Server, error) { return pick(r, d.Consoles), nil }
 	etcdLinks := func(s *cluster.Server) []*proxy.Link { return s.Etcd }
 	callers := func(s *cluster.Server) []*proxy.Link { return []*proxy.Link{s.Callers} }
+	peers := func(s *cluster.Server) []*proxy.Link { return []*proxy.Link{s.Peers} }
 	return []fault{
 		{"kill room", "an instance is killed, and started again at once or soon", kill(instance)},
 		{"kill whole room", "all instances of a room are killed at once", killRoom},
@@ -53,6 +54,11 @@ func serverFaults() []fault {
 			link(console, etcdLinks, cutting)},
 		{"hold callers", "callers hear nothing of an instance, or it nothing of them", link(instance, callers, oneWay)},
 		{"cut callers", "connections of callers are cut, again and again", link(instance, callers, cutting)},
+		{"hold passed calls", "instances hear nothing of one to which they pass calls on, or it nothing of them",
+			link(instance, peers, oneWay)},
+		{"cut passed calls", "connections of other instances to an instance are cut, again and again",
+			link(instance, peers, cutting)},
+		{"replace rooms", "all instances stop in good order and start again, one after the other", replaceRooms},
 		{"crash room", "an instance dies at a named point of its own code", crashAt(crash.Room, instance)},
 		{"crash console", "a console dies at a named point of its own code", crashAt(crash.Console, console)},
 		{"narrow callers", "the way from callers to an instance is slow and narrow", link(instance, callers, narrow)},
@@ -101,6 +107,29 @@ func killRoom(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 		}
 		return nil
 	}}, nil
+}
+
+// replaceRooms replaces all instances, as an upgrade does. Those that are stopped for long are left out.
+func replaceRooms(ctx context.Context, d *driver, _ *rand.Rand) (*injury, error) {
+	var of []*cluster.Server
+	for _, s := range d.Instances {
+		if d.isPaused(s) {
+			continue
+		}
+		d.touch(s.Room)
+		if err := s.Down(syscall.SIGTERM); err != nil {
+			return nil, err
+		}
+		s.Keep(true)
+		if err := cluster.Poll(ctx, s.Name+" to be ready", func() bool {
+			return s.Room == spare || d.isPaused(s) || d.ready(ctx, s)
+		}); err != nil {
+			return nil, err
+		}
+		of = append(of, s)
+	}
+	d.moved("upgrade")
+	return &injury{target: names(of), end: func(context.Context) error { return nil }}, nil
 }
 
 func (d *driver) instancesOf(room cluster.Room) (of []*cluster.Server) {
@@ -231,7 +260,7 @@ func (d *driver) cutOff(ctx context.Context, r *rand.Rand) (*injury, error) {
 	rooms := slices.Clone(d.Rooms)
 	r.Shuffle(len(rooms), func(i, j int) { rooms[i], rooms[j] = rooms[j], rooms[i] })
 	rooms = slices.DeleteFunc(rooms, func(room cluster.Room) bool {
-		return slices.ContainsFunc(d.instancesOf(room), func(s *cluster.Server) bool {
+		return room.Spare || slices.ContainsFunc(d.instancesOf(room), func(s *cluster.Server) bool {
 			return d.isPaused(s) || s.Up() < settleFor || !d.settled(room.Name)
 		})
 	})
@@ -267,7 +296,7 @@ func (d *driver) cutOff(ctx context.Context, r *rand.Rand) (*injury, error) {
 
 // reserveOf asks an instance how long its IDs last, for the tag of which it has the least.
 func reserveOf(ctx context.Context, d *driver, s *cluster.Server) (time.Duration, error) {
-	conn, err := api.Dial(s.GRPC, d.Credentials().Options()...)
+	conn, err := api.Dial(s.Admin, d.Credentials().Options()...)
 	if err != nil {
 		return 0, err
 	}

@@ -69,6 +69,9 @@ func (d *driver) lives(ctx context.Context) error {
 	defer cancel()
 	leases, leasing := errgroup.WithContext(leasing)
 	for _, s := range d.Instances {
+		if s.Room == spare { // it may have no range
+			continue
+		}
 		leases.Go(func() error {
 			if err := d.leases(leasing, s); err != nil {
 				return fmt.Errorf("%s: %w", s.ID, err)
@@ -91,7 +94,7 @@ func (d *driver) lives(ctx context.Context) error {
 
 // leases waits until an instance has leased a segment of each tag.
 func (d *driver) leases(ctx context.Context, s *cluster.Server) error {
-	conn, err := api.Dial(s.GRPC, d.Credentials().Options()...)
+	conn, err := api.Dial(s.Admin, d.Credentials().Options()...)
 	if err != nil {
 		return err
 	}

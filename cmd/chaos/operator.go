@@ -8,12 +8,14 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/cmd/chaos/internal/cluster"
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 	"github.com/march-id/march/cmd/chaos/internal/traffic"
 )
@@ -48,16 +50,17 @@ func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, erro
 	if slices.Contains(d.Times, pinning) {
 		choice = []int64{firstBoundary}
 	}
-	target := randomLayout(r, d.roomNames(), choice)
+	target := randomLayout(r, d.roomNames(r), choice)
 	hold := between(r, 0, 3*time.Second)
 	change := r.IntN(8)
 	began := time.Now()
-	id := ""
+	id, moves := "", []string(nil)
 	err := d.admin.call(ctx, func(ctx context.Context, c marchv1.ConsoleServiceClient) error {
-		plan, err := c.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: target, Atomic: true})
+		plan, err := c.PlanMigration(ctx, &marchv1.PlanMigrationRequest{Target: target, Atomic: change%3 > 0})
 		if err != nil {
 			return err
 		}
+		moves = columns(plan.GetPlan())
 		answer, err := c.ApplyMigration(ctx, &marchv1.ApplyMigrationRequest{Plan: plan.GetPlan(),
 			Hold: durationpb.New(hold)})
 		id = answer.GetMigration().GetId()
@@ -67,15 +70,103 @@ func (d *driver) migrate(ctx, lanes context.Context, r *rand.Rand) (string, erro
 		return "not migrated", err
 	}
 	d.note(runlog.Event{What: runlog.Migration, Target: id, Detail: "began"})
+	if drains := slices.Index(moves, drained); drains >= 0 && r.IntN(2) == 0 {
+		end, err := d.lose()
+		if err != nil {
+			return "", err
+		}
+		defer end()
+		moves[drains], change = lost, impatiently
+		var cancel context.CancelFunc
+		lanes, cancel = context.WithTimeout(lanes, loseFor)
+		defer cancel()
+	}
 	state, err := d.seeThrough(ctx, lanes, id, change)
-	if state == "done" || state == "aborted" {
+	switch state {
+	case "aborted":
 		d.migrated.Add(1)
+		d.moved("abort")
+	case "done":
+		d.migrated.Add(1)
+		d.moved(moves...)
 	}
 	return fmt.Sprintf("%s %s after %v", id, state, time.Since(began).Round(time.Millisecond)), err
 }
 
+const (
+	drained = "drained"
+	lost    = "lost"
+	// loseFor bounds how long an operator waits for a migration that drains a lost room.
+	loseFor = 40 * time.Second
+)
+
+// columns returns the moves of a plan, as docs/proof.md calls them.
+func columns(p *marchv1.Plan) (all []string) {
+	from, to := p.GetFrom(), p.GetTarget()
+	for _, m := range p.GetMoves() {
+		if kind := api.Word(m.GetKind()); !slices.Contains(all, kind) {
+			all = append(all, kind)
+		}
+	}
+	if from.GetBoundary() != to.GetBoundary() {
+		all = append(all, "boundary")
+	}
+	if !proto.Equal(from.GetReserved()[traffic.Machines], to.GetReserved()[traffic.Machines]) {
+		all = append(all, "reserve")
+	}
+	switch had, has := from.GetRooms()[spare], to.GetRooms()[spare]; {
+	case had == nil && has != nil:
+		all = append(all, "new room")
+	case had != nil && has == nil:
+		all = append(all, drained)
+	}
+	return all
+}
+
+// lose kills all of the spare room, until end.
+func (d *driver) lose() (end func(), err error) {
+	d.hold.Lock() // march recover would ask it in vain
+	var of []*cluster.Server
+	end = func() {
+		for _, s := range of {
+			s.Keep(true)
+		}
+		d.hold.Unlock()
+	}
+	for _, s := range d.Instances {
+		if s.Room == spare {
+			of = append(of, s)
+			err = errors.Join(err, s.Down(killSignal))
+		}
+	}
+	if err != nil {
+		end()
+	}
+	return end, err
+}
+
+// moved notes moves that were made.
+func (d *driver) moved(kinds ...string) {
+	for _, kind := range kinds {
+		d.note(runlog.Event{What: runlog.Moved, Kind: kind})
+		d.mu.Lock()
+		d.mu.moved[kind] = true
+		d.mu.Unlock()
+	}
+}
+
+// used notes that operators used a feature, unless that failed.
+func (d *driver) used(feature string, err error) {
+	if err == nil && feature != "" {
+		d.note(runlog.Event{What: runlog.Used, Kind: feature})
+	}
+}
+
 // patience is how long an operator in a hurry waits for instances.
 const patience = 3 * time.Second
+
+// impatiently is the change of going on without the instances that have not reported.
+const impatiently = 2
 
 // seeThrough waits until a migration has ended. On the way it sometimes pauses, resumes or
 // aborts it, or goes on without the instances that have not reported.
@@ -86,7 +177,7 @@ func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (
 		abort = true
 	case 1:
 		pauseIt = true
-	case 2:
+	case impatiently:
 		impatient = true
 	}
 	for began := time.Now(); ; {
@@ -128,10 +219,16 @@ func (d *driver) seeThrough(ctx, lanes context.Context, id string, change int) (
 	}
 }
 
-func (d *driver) roomNames() []string {
-	var list []string
+// roomNames returns the rooms of a layout, with the spare one or without it. The first one has the lowest range: it is
+// room a where that has a pinned worker.
+func (d *driver) roomNames(r *rand.Rand) (list []string) {
 	for _, room := range d.Rooms {
-		list = append(list, string(room.Name))
+		if !room.Spare || r.IntN(2) == 0 {
+			list = append(list, string(room.Name))
+		}
+	}
+	if d.Pinned == "" {
+		r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	}
 	return list
 }
@@ -144,7 +241,8 @@ var boundaries = []int64{10, 97, 100, firstBoundary, 1024, 4096, 65_537, 1_000_0
 func randomLayout(r *rand.Rand, names []string, boundaries []int64) *marchv1.Layout {
 	boundary := pick(r, boundaries)
 	names = append(slices.Clone(names), traffic.Machines)
-	r.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	others := names[1:]
+	r.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
 	least := boundary / 10
 	// The rest is cut at random, with gaps in between: room, gap, room, gap.
 	rest := boundary - least*int64(len(names))
@@ -174,9 +272,10 @@ func (d *driver) skip(ctx, _ context.Context, r *rand.Rand) (string, error) {
 	by := 1 + r.Int64N(3_000_000)
 	var only []string
 	if r.IntN(2) == 0 {
-		only = []string{pick(r, d.roomNames())}
+		only = []string{string(rooms[r.IntN(len(rooms)-1)].Name)} // not the spare one, which may have no range
 	}
 	to, err := d.skipBy(ctx, tag, by, only)
+	d.used("skip", err)
 	return fmt.Sprintf("skip %s to %d in %v", tag, to, only), err
 }
 
@@ -201,8 +300,11 @@ func (d *driver) changeTag(ctx, _ context.Context, r *rand.Rand) (string, error)
 	tag := &marchv1.Tag{
 		Name: string(pick(r, d.Tags)), Reserve: durationpb.New(between(r, 4*time.Second, 12*time.Second)),
 		MinStep: ptr(500 + r.Int64N(5_000)), MaxStep: ptr(1_000_000 + r.Int64N(3_000_000)),
+		Limit: ptr(1<<62 + r.Int64N(1<<40)),
 	}
+	feature := "limit"
 	if r.IntN(3) == 0 { // it has none of these settings
+		feature = ""
 		tag = &marchv1.Tag{Name: string(pick(r, d.Times)), Time: &marchv1.TimeTag{
 			Sequence: pick(r, []marchv1.SequencePolicy{marchv1.SequencePolicy_SEQUENCE_POLICY_RESET,
 				marchv1.SequencePolicy_SEQUENCE_POLICY_CARRY, marchv1.SequencePolicy_SEQUENCE_POLICY_RANDOM}),
@@ -214,6 +316,7 @@ func (d *driver) changeTag(ctx, _ context.Context, r *rand.Rand) (string, error)
 		_, err := c.UpdateTag(ctx, &marchv1.UpdateTagRequest{Tag: tag})
 		return err
 	})
+	d.used(feature, err)
 	return fmt.Sprintf("update %v", tag), err
 }
 
@@ -227,6 +330,7 @@ func (d *driver) prescale(ctx, _ context.Context, r *rand.Rand) (string, error) 
 		_, err := c.PrescaleTag(ctx, request)
 		return err
 	})
+	d.used("prescale", err)
 	return fmt.Sprintf("prescale %v", request), err
 }
 

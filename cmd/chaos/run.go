@@ -35,7 +35,8 @@ import (
 
 // The processes of a run. One room has a single instance, which cannot hide behind another.
 var (
-	rooms = []cluster.Room{{Name: "a", Instances: 2}, {Name: "b", Instances: 2}, {Name: "c", Instances: 1}}
+	rooms = []cluster.Room{{Name: "a", Instances: 2}, {Name: "b", Instances: 2}, {Name: "c", Instances: 1},
+		{Name: spare, Instances: 1, Spare: true}}
 	tags  = []allocator.Tag{"order", "item", "user", strictTag}
 	times = map[allocator.Tag]*marchv1.TimeTag{ // of time-ordered IDs
 		"event": {Preset: "cosid"},
@@ -54,11 +55,59 @@ var (
 		"global": {StrictOrder: marchv1.StrictOrder_STRICT_ORDER_CLUSTER, TenureHold: durationpb.New(time.Second),
 			Home: "a"},
 		traffic.Door: {},
+		bounded:      {},
 	}
 )
 
-// pinning is a tag whose IDs have the worker last: while it is there, no migration changes the boundary. Runs of
-// even seeds have it; in the others, boundaries change.
+// spare is the room that layouts have, lose and get back.
+const spare = "d"
+
+// bounded is a tag with a quota, which some batches exceed.
+const bounded allocator.Tag = "bounded"
+
+// policy gives callers all rights, and a quota of one tag.
+const policy = `grants:
+  - subjects: ["*", anonymous]
+    tags: [` + string(bounded) + `]
+    roles: [issuer]
+    quotas: {tag_ids_per_second: 60}
+  - subjects: ["*", anonymous]
+    roles: [admin]
+`
+
+// rows returns what shows which features of the table in docs/proof.md; see runlog.Run.
+func rows(seed uint64) map[string]string {
+	all := map[string]string{
+		"order": "counter", string(strictTag): "strict retract", "serial": "ordered by room",
+		"global": "ordered by cluster", "behind " + string(skewTag): "skew", "prescale": "prescale", "skip": "skip",
+		"limit": "limit", "day": "period", "invoice": "format", "secret": "opaque", "event": "time tag, middle",
+		"redis": "door of Redis", "leaf": "door of Leaf", "tinyid": "door of TinyId", "cosid": "door of CosId",
+		allocator.TooMany.Error() + " " + string(bounded): "quota", "client": "client's lease",
+	}
+	if pins(seed) {
+		all[string(pinning)], all[pinned] = "time tag, last", "pinned worker"
+	}
+	return all
+}
+
+// moves returns the moves of that table which a run makes.
+func moves(seed uint64) []string {
+	all := []string{"retract", "expand", "shift", "switch", "new room", drained, lost, "reserve", "abort", "recover",
+		"left out", "upgrade"}
+	if !pins(seed) {
+		all = append(all, "boundary")
+	}
+	return all
+}
+
+// pins reports whether a run has the tag with the worker last, and an instance with a worker of its own, and so no
+// other boundary.
+func pins(seed uint64) bool { return seed%2 == 0 }
+
+// pinned is the instance with a worker of its own.
+const pinned = "a-0"
+
+// pinning is a tag whose IDs have the worker last: while it is there, no migration changes the boundary.
 const pinning allocator.Tag = "tail"
 
 // keyName names the key of opaque texts.
@@ -127,15 +176,14 @@ func (c *config) produce(ctx context.Context) (err error) {
 		}
 		written[tag] = texts.New(settings.GetFormat(), settings.GetKeyCheck(), []format.Key{key})
 	}
-	timed := slices.Sorted(maps.Keys(times))
-	if c.seed%2 == 1 {
-		timed = slices.DeleteFunc(timed, func(tag allocator.Tag) bool { return tag == pinning })
+	timed, pin := slices.Sorted(maps.Keys(times)), pinned
+	if !pins(c.seed) {
+		timed, pin = slices.DeleteFunc(timed, func(tag allocator.Tag) bool { return tag == pinning }), ""
 	}
 	cl, err := cluster.New(cluster.Config{
 		Keys: keys, Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles,
 		Tags: tags, Times: timed, Others: slices.Sorted(maps.Keys(others)), Texts: written,
-		Key: key, KeyFile: keyFile, Rate: c.rate, Seed: c.seed,
-		Events: events,
+		Key: key, KeyFile: keyFile, Policy: policy, Pinned: pin, Rate: c.rate, Seed: c.seed, Events: events,
 	})
 	if err != nil {
 		return errors.Join(err, events.Close())
@@ -236,7 +284,7 @@ func (d *driver) start(ctx context.Context) error {
 func (d *driver) describe() error {
 	r := runlog.Run{
 		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version,
-		Go: runtime.Version(), Cluster: clusterName,
+		Go: runtime.Version(), Cluster: clusterName, Rows: rows(d.config.seed), Columns: moves(d.config.seed),
 	}
 	out, err := exec.Command(d.March, "version").Output()
 	if err != nil {
@@ -329,7 +377,8 @@ func (d *driver) enough() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.injected.Load() >= int64(least.Faults) && len(d.mu.kinds) >= least.Kinds &&
-		d.migrated.Load() >= int64(least.Migrations)
+		d.migrated.Load() >= int64(least.Migrations) && (d.config.time < report.FullLength ||
+		!slices.ContainsFunc(moves(d.config.seed), func(kind string) bool { return !d.mu.moved[kind] }))
 }
 
 // stop ends everything cleanly: callers first.

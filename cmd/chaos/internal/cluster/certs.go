@@ -39,11 +39,11 @@ func (c *Cluster) certify() (err error) {
 		return err
 	}
 	renew := func() error {
-		names := map[string][]string{caller: nil}
+		names := map[string][]string{caller: {"callers.march"}} // each is a subject for the policy
 		for _, s := range c.Servers() {
 			names[s.Name] = []string{"127.0.0.1", s.ID + "." + string(s.Room) + ".march"}
 			if s.Room == "" {
-				names[s.Name] = names[s.Name][:1]
+				names[s.Name][1] = s.ID + ".console.march"
 			}
 		}
 		for name, hosts := range names {

@@ -42,6 +42,8 @@ type Config struct {
 	Texts             map[allocator.Tag]*texts.Text
 	Key               format.Key // of opaque texts
 	KeyFile           string     // its file
+	Policy            string     // of callers' rights, as YAML
+	Pinned            string     // the instance that has the first worker of its room; empty for none
 	// Rate is how many IDs per second all callers together ask for.
 	Rate int
 	Seed uint64
@@ -53,6 +55,7 @@ type Config struct {
 type Room struct {
 	Name      allocator.Room
 	Instances int
+	Spare     bool // layouts need not have it, and no promise of times is measured of it
 }
 
 // Cluster is a running cluster. Its fields do not change.
@@ -180,8 +183,8 @@ func (c *Cluster) Links() []*proxy.Link {
 	}
 	for _, s := range c.Servers() {
 		links = append(links, s.Etcd...)
-		if s.Callers != nil {
-			links = append(links, s.Callers)
+		if s.Room != "" {
+			links = append(links, s.Callers, s.Peers)
 		}
 	}
 	return links

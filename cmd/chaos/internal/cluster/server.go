@@ -21,14 +21,16 @@ type Server struct {
 	Room allocator.Room
 	// ID is the instance's or the console's name.
 	ID string
-	// GRPC and HTTP are its addresses, without a link in between.
-	GRPC, HTTP string
+	// GRPC and HTTP are its addresses, and Admin that for operators, without a link in between.
+	GRPC, HTTP, Admin string
 	// Etcd are its links to the members, in the members' order.
 	Etcd []*proxy.Link
 	// Callers is the link of its callers; nil for a console.
 	Callers *proxy.Link
 	// Reached is the address of that link.
 	Reached string
+	// Peers is the link by which other instances pass calls on to it; nil for a console.
+	Peers *proxy.Link
 	// Doors are the addresses of a room's doors, by their names, without a link in between.
 	Doors map[string]string
 
@@ -36,6 +38,7 @@ type Server struct {
 	etcd      []string // the addresses of its links to the members
 	user      []string // the flags of its user in etcd
 	more      []string // the flags of its certificate, of its doors and of the key of opaque texts
+	serves    []string // the flags of its addresses
 	march     string
 	journal   string // the directory of journals
 	clock     string // the file of its clock: package skew
@@ -70,6 +73,10 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 	if s.HTTP, err = c.ports.free(); err != nil {
 		return nil, err
 	}
+	if s.Admin, err = c.ports.free(); err != nil {
+		return nil, err
+	}
+	s.serves = []string{"--grpc", s.GRPC, "--http", s.HTTP}
 	name := id
 	if room != "" {
 		name = string(room) + "." + id
@@ -103,9 +110,19 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 		}
 		s.more = append(s.more, "--cosid-machines", traffic.Machines, "--tls-doors=false",
 			"--tinyid-tokens", c.tokens(), "--opaque-key", c.Key.Name()+"="+c.KeyFile)
+		s.more = append(s.more, "--policy", c.policy())
+		if c.Pinned == id {
+			s.more = append(s.more, "--worker", "0")
+		}
 		if s.Callers, s.Reached, err = link(s.GRPC); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
+		peers := ""
+		if s.Peers, peers, err = link(s.GRPC); err != nil {
+			return nil, errors.Join(err, s.close())
+		}
+		s.serves = []string{"--grpc", s.GRPC, "--advertise", peers, "--admin-grpc", s.Admin, "--admin-http", s.HTTP,
+			"--http="}
 	}
 	return s, nil
 }
@@ -115,9 +132,9 @@ func (s *Server) command() proc.Command {
 	if s.Room != "" {
 		args = []string{"room", string(s.Room), "--name", s.ID, "--hold", Hold, "--journal", s.journal}
 	}
-	args = append(args, "--etcd", strings.Join(s.etcd, ","), "--grpc", s.GRPC, "--http", s.HTTP, "--drain", Drain,
-		"--log-format", "json", "--log-level", "debug")
-	args = append(append(args, s.user...), s.more...)
+	args = append(args, "--etcd", strings.Join(s.etcd, ","), "--drain", Drain, "--log-format", "json", "--log-level",
+		"debug")
+	args = slices.Concat(args, s.serves, s.user, s.more)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return proc.Command{Path: s.march, Args: args, Env: append(slices.Clone(s.mu.env),
@@ -149,6 +166,9 @@ func (s *Server) close() error {
 	}
 	if s.Callers != nil {
 		s.Callers.Close()
+	}
+	if s.Peers != nil {
+		s.Peers.Close()
 	}
 	return errors.Join(errs...)
 }

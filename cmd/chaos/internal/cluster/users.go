@@ -19,6 +19,7 @@ func (c *Cluster) passwordFile() string { return filepath.Join(c.Dir, "etcd.pass
 
 // tokens is the file of the tokens of TinyId's callers.
 func (c *Cluster) tokens() string { return filepath.Join(c.Dir, "tinyid.tokens") }
+func (c *Cluster) policy() string { return filepath.Join(c.Dir, "policy.yaml") }
 
 // AsOperator returns the flags of an operator's command that calls etcd.
 func (c *Cluster) AsOperator() []string { return c.as(c.Keys.OperatorRole()) }
@@ -34,6 +35,9 @@ func (c *Cluster) RequireUsers(ctx context.Context) error {
 		return err
 	}
 	if err := os.WriteFile(c.tokens(), []byte(traffic.Token+" *\n"), 0o600); err != nil {
+		return err
+	}
+	if err := os.WriteFile(c.policy(), []byte(c.Policy), 0o600); err != nil {
 		return err
 	}
 	client, err := c.Members[0].Etcd()

@@ -14,7 +14,8 @@ import (
 // Check checks the run in dir with all oracles. Its errors are those of reading the run's
 // files.
 func Check(ctx context.Context, dir string) (*Report, error) {
-	c := &check{dir: dir, r: &Report{Faults: make(map[string]int)}}
+	c := &check{dir: dir, r: &Report{Faults: make(map[string]int), Rows: make(map[string]int64),
+		Columns: make(map[string]int64)}}
 	if err := c.run(ctx); err != nil {
 		return nil, fmt.Errorf("check of %s: %w", dir, err)
 	}
@@ -96,6 +97,10 @@ func (c *check) happened() {
 				c.faults = append(c.faults, span{e.Time.Add(-e.Took), e.Time})
 			}
 			delete(began, e.Fault)
+		case runlog.Used:
+			c.shows(e.Kind)
+		case runlog.Moved:
+			c.r.Columns[e.Kind]++
 		case runlog.Restoring:
 			restoring = e.Time
 		case runlog.Restored:
@@ -107,6 +112,15 @@ func (c *check) happened() {
 	}
 	c.faults = c.faults.merged()
 	c.r.Recovery = times(recoveries)
+}
+
+// shows counts the features that something shows; see runlog.Run.
+func (c *check) shows(keys ...string) {
+	for _, key := range keys {
+		if row := c.r.Run.Rows[key]; row != "" {
+			c.r.Rows[row]++
+		}
+	}
 }
 
 // etcd counts what is in the history.

@@ -19,6 +19,7 @@ import (
 // caller is one caller's file.
 type caller struct {
 	file *runlog.Reader[runlog.Answer]
+	way  string
 	next runlog.Answer
 }
 
@@ -68,7 +69,7 @@ func newPass(c *check) *pass {
 }
 
 // each calls use with all answers.
-func (p *pass) each(ctx context.Context, use func(runlog.Answer) error) (err error) {
+func (p *pass) each(ctx context.Context, use func(way string, i runlog.Answer) error) (err error) {
 	paths, err := runlog.Callers(p.dir)
 	if err != nil {
 		return err
@@ -84,7 +85,7 @@ func (p *pass) each(ctx context.Context, use func(runlog.Answer) error) (err err
 		if openErr != nil {
 			return openErr
 		}
-		c := &caller{file: file}
+		c := &caller{file: file, way: runlog.Way(path)}
 		if c.next, err = file.Next(); errors.Is(err, io.EOF) {
 			err = file.Close()
 		} else if err == nil {
@@ -100,7 +101,7 @@ func (p *pass) each(ctx context.Context, use func(runlog.Answer) error) (err err
 			return ctx.Err()
 		}
 		c := all[0]
-		if err := use(c.next); err != nil {
+		if err := use(c.way, c.next); err != nil {
 			return err
 		}
 		if c.next, err = c.file.Next(); errors.Is(err, io.EOF) {
@@ -119,9 +120,10 @@ func (p *pass) each(ctx context.Context, use func(runlog.Answer) error) (err err
 }
 
 // take passes one answer to all oracles.
-func (p *pass) take(i runlog.Answer) error {
+func (p *pass) take(way string, i runlog.Answer) error {
 	if i.Failed != "" {
 		p.failed(i)
+		p.shows(i.Failed + " " + string(i.Tag))
 	}
 	if len(i.Runs) == 0 {
 		return nil
@@ -133,7 +135,9 @@ func (p *pass) take(i runlog.Answer) error {
 	for _, run := range i.Runs {
 		p.taken[i.Tag].add(run)
 	}
+	p.shows(string(i.Tag), way)
 	if l, is := p.history.Times[i.Tag]; is {
+		p.shows(string(i.Instance))
 		return p.times.take(i, l)
 	}
 	owner := history.Owner{Room: i.Room, Instance: i.Instance, Tag: i.Tag}
@@ -290,7 +294,7 @@ func (p *pass) end() {
 }
 
 // who is called with all answers again if IDs came twice. It says who got them.
-func (p *pass) who(i runlog.Answer) error {
+func (p *pass) who(_ string, i runlog.Answer) error {
 	for _, run := range i.Runs {
 		if slices.ContainsFunc(p.taken[i.Tag].twice, func(t interval) bool { return t.meets(run) }) {
 			p.r.Duplicates.add(0, fmt.Sprintf("%s was given %d IDs from %d on at %s, some of which came twice", i.Who(),

@@ -32,18 +32,23 @@ func (r *Report) Print(out io.Writer) error {
 	for _, kind := range slices.Sorted(maps.Keys(r.Faults)) {
 		row("  "+kind, "%d", r.Faults[kind])
 	}
+	counts := func(of map[string]int64) string {
+		var all []string
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			all = append(all, fmt.Sprintf("%d %s", of[name], name))
+		}
+		return strings.Join(all, ", ")
+	}
+	row("features", "%s", counts(r.Rows))
+	row("moves", "%s", counts(r.Columns))
 	t := r.Transactions
 	row("transactions", "%d ok, %d refused, %d failed, %d failed but applied", t.OK, t.Refused, t.Failed, t.Applied)
 	row("", "%d refused but applied, %d applied for instances that then ended, %d not seen in etcd's history",
 		t.GivenUp, t.Orphans, t.Unseen)
 	row("refills", "calm: %v", r.Refill.Calm)
 	row("", "under faults: %v", r.Refill.Faults)
-	var failed []string
-	for _, kind := range slices.Sorted(maps.Keys(r.FailedCalls)) {
-		failed = append(failed, fmt.Sprintf("%d %s", r.FailedCalls[kind], kind))
-	}
-	if len(failed) > 0 {
-		row("calls failed", "%s", strings.Join(failed, ", "))
+	if len(r.FailedCalls) > 0 {
+		row("calls failed", "%s", counts(r.FailedCalls))
 	}
 	row("issuing again", "after faults: %v", r.Recovery)
 	for _, room := range r.Rooms {

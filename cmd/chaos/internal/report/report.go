@@ -61,8 +61,11 @@ type Report struct {
 	Layouts    int            `json:"layouts"`
 	Migrations int            `json:"migrations"` // that ended
 	Faults     map[string]int `json:"faults"`     // by kind
-	Rooms      []Room         `json:"rooms"`
-	Restores   []Restore      `json:"restores,omitempty"`
+	// Rows and Columns count what showed the features and the moves of the table in docs/proof.md.
+	Rows     map[string]int64 `json:"rows"`
+	Columns  map[string]int64 `json:"columns"`
+	Rooms    []Room           `json:"rooms"`
+	Restores []Restore        `json:"restores,omitempty"`
 
 	Transactions Transactions `json:"transactions"`
 	Refill       struct {

@@ -102,6 +102,7 @@ func (p *pass) skew(owner history.Owner, i runlog.Answer) {
 		return
 	}
 	p.r.Skewed++
+	p.shows("behind " + string(i.Tag))
 	if i.Runs[0].First < last.least {
 		p.r.Behind.add(1, fmt.Sprintf("%v issued %d to a call of %s: it had leased at %s, and allowed nothing below %d",
 			owner, i.Runs[0].First, i.Sent.Format(stamp), last.from.Format(stamp), last.least))

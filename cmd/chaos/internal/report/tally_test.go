@@ -107,8 +107,18 @@ func TestWeak(t *testing.T) {
 			"failed and was applied")},
 		{10 * time.Minute, few, append(always, "1 faults; a run of 10m0s has 2", "0 migrations; a run of 10m0s has 20",
 			"these kinds: freeze", "failed and was applied")},
+		{9 * time.Minute, few, append(always, "0 migrations; a run of 9m0s has 18", "faults of 1 kinds", "1 faults",
+			"failed and was applied", "behind by max_skew")},
+		{19 * time.Minute, few, append(always, "0 migrations", "these kinds: freeze", "failed and was applied",
+			"1 faults", "behind by max_skew", "feature: counter", "feature: quota", "feature: skew", "kind: shift",
+			"kind: switch")},
 	} {
-		must(t, runlog.Run{Cluster: "default", Kinds: test.kinds, Time: test.length}.Write(r.dir))
+		run := runlog.Run{Cluster: "default", Kinds: test.kinds, Time: test.length}
+		if test.length%(10*time.Minute) == 9*time.Minute {
+			run.Rows = map[string]string{"t": "counter", "behind t": "skew", "too_many t": "quota"}
+			run.Columns = []string{"shift", "switch"}
+		}
+		must(t, run.Write(r.dir))
 		got, err := report.Check(bg, r.dir)
 		if err != nil {
 			t.Fatal(err)
@@ -124,19 +134,27 @@ func TestWeak(t *testing.T) {
 		}
 	}
 	must(t, os.Remove(filepath.Join(r.dir, runlog.Dir, runlog.Faults)))
+	must(t, runlog.Run{Cluster: "default", Time: time.Hour, Kinds: []string{"kill"},
+		Columns: []string{"shift", "switch"}, Rows: map[string]string{"skip": "skip", "limit": "limit"}}.Write(r.dir))
 	events, err := runlog.CreateEvents(r.dir)
 	must(t, err)
 	events.Add(runlog.Event{What: runlog.Restored, Kind: "plain"})
+	events.Add(runlog.Event{What: runlog.Moved, Kind: "shift"})
+	events.Add(runlog.Event{What: runlog.Used, Kind: "skip"})
 	must(t, events.Close())
 	got, err := report.Check(bg, r.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	weak := strings.Join(got.Weak(), "; ")
-	for _, want := range []string{"did not come to its end", "0 faults"} {
+	for _, want := range []string{"did not come to its end", "no fault of these kinds: kill", "feature: limit",
+		"kind: switch"} {
 		if !strings.Contains(weak, want) {
 			t.Errorf("weak for %q; want %q", weak, want)
 		}
+	}
+	if strings.Contains(weak, "feature: skip") || strings.Contains(weak, "kind: shift") {
+		t.Errorf("weak for %q, though an operator skipped, and shifted a range", weak)
 	}
 }
 

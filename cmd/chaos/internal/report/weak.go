@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -9,9 +10,9 @@ import (
 	"github.com/march-id/march/cmd/chaos/internal/runlog"
 )
 
-// The minimum for a run of full length; a shorter run needs its part of it.
+// FullLength and the minimum for a run of it; a shorter run needs its part of it.
 const (
-	fullLength     = 10 * time.Minute
+	FullLength     = 10 * time.Minute
 	fullFaults     = 100
 	fullMigrations = 20
 	// leastKinds is how many kinds of faults a shorter run needs: it has no time for all of
@@ -29,7 +30,7 @@ type Least struct{ Faults, Kinds, Migrations int }
 // part of the minimum for full length. With few kinds, one of each is enough: the user has
 // chosen them and watches, and some take half a minute.
 func LeastOf(length time.Duration, kinds int) Least {
-	part := func(full int) int { return max(int(int64(full)*int64(min(length, fullLength))/int64(fullLength)), 1) }
+	part := func(full int) int { return max(int(int64(full)*int64(min(length, FullLength))/int64(FullLength)), 1) }
 	least := Least{Faults: part(fullFaults), Kinds: min(kinds, leastKinds, part(fullFaults)),
 		Migrations: part(fullMigrations)}
 	if kinds < leastKinds {
@@ -58,7 +59,7 @@ func (c *check) weak() {
 	}
 	slices.Sort(missing)
 	switch {
-	case r.Run.Time >= fullLength && len(missing) > 0:
+	case r.Run.Time >= FullLength && len(missing) > 0:
 		weak("no fault of these kinds: %s", strings.Join(missing, ", "))
 	case len(r.Faults) < least.Kinds:
 		weak("faults of %d kinds; a run of %v has %d", len(r.Faults), r.Run.Time, least.Kinds)
@@ -68,6 +69,22 @@ func (c *check) weak() {
 	}
 	if r.Transactions.Applied == 0 && r.Run.Time >= unknownAfter {
 		weak("no transaction failed and was applied")
+	}
+	if r.Run.Time >= FullLength {
+		for _, row := range slices.Sorted(maps.Values(r.Run.Rows)) {
+			if r.Rows[row] == 0 {
+				weak("no use of a feature: %s", row)
+			}
+		}
+		for _, column := range r.Run.Columns {
+			if r.Columns[column] == 0 {
+				weak("no move of a kind: %s", column)
+			}
+		}
+	}
+	if skews := slices.Contains(slices.Collect(maps.Values(r.Run.Rows)), "skew"); skews && r.Skewed == 0 &&
+		r.Run.Time >= time.Minute {
+		weak("no answer of an instance that had been behind by max_skew")
 	}
 	if r.IDs == 0 {
 		weak("no IDs")

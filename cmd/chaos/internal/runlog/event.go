@@ -29,6 +29,10 @@ const (
 	Restored  = "restored"
 	Halted    = "halted"
 	Recovered = "recovered"
+	// Used: an operator used the feature Kind. Moved: the move Kind was made. Both are words of the table in
+	// docs/proof.md.
+	Used  = "used"
+	Moved = "moved"
 	// Healed: all faults have ended and all rooms lease, Took after the last fault.
 	Healed = "healed"
 	// Ended is the last event; Revision is etcd's at that time.
@@ -105,6 +109,11 @@ type Run struct {
 	// how long a strict tag's IDs may be used after its layout was last confirmed
 	Hold  time.Duration `json:"hold"`
 	Kinds []string      `json:"kinds"` // of faults that the schedule draws from
+	// Rows are the features of the table in docs/proof.md by what shows that they were in use: a tag, an instance, a
+	// way of calling (a client's, a door's), a kind of failed call and its tag, or the feature itself, if an operator
+	// uses it. Columns are the moves of the table. A long run has all of both.
+	Rows    map[string]string `json:"rows,omitempty"`
+	Columns []string          `json:"columns,omitempty"`
 }
 
 // RunRoom is a room of a run.

@@ -18,6 +18,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -111,6 +112,12 @@ func Open[T any](path string) (*Reader[T], error) {
 // Callers returns the paths of all callers' files of the run in dir.
 func Callers(dir string) ([]string, error) {
 	return filepath.Glob(filepath.Join(dir, Dir, callers+"*"))
+}
+
+// Way returns the caller's way of calling, which is the last word of its file's name.
+func Way(path string) string {
+	words := strings.Split(strings.TrimSuffix(filepath.Base(path), ".jsonl"), "-")
+	return words[len(words)-1]
 }
 
 // Close closes the file.
