@@ -10,7 +10,6 @@ import (
 
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
 
@@ -31,55 +30,6 @@ func (c *cluster) counter(key string) int64 {
 		c.Fatalf("%v", err)
 	}
 	return v.Counter
-}
-
-// An etcd that was empty for some seconds and then restored, as operators do by
-// mistake, ended every live instance: each took its own heartbeat of before for
-// that of a copy.
-func TestEtcdEmptyAndThenRestored(t *testing.T) {
-	for name, lost := range map[string]time.Duration{"nothing is lost": 0, "a minute is lost": time.Minute} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := newCluster(t, "10 a=0-5 b=5-10")
-				p, q := c.startAs("a", "one"), c.startAs("b", "one")
-				dropped := countingDrops(p)
-				stopP, stopQ := beating(p), beating(q)
-				p.Lease(10)
-				time.Sleep(20 * time.Minute)
-				backup := c.Mem.Revision()
-				time.Sleep(lost)
-				keys := c.Mem.Keys(prefix)
-				ops := make([]store.Op, 0, len(keys))
-				for _, key := range keys {
-					ops = append(ops, store.Op{Delete: key})
-				}
-				c.Mem.Corrupt(ops...)
-				time.Sleep(8 * time.Second)
-				if keys := c.Mem.Keys(prefix); len(keys) > 0 {
-					t.Errorf("written into an empty etcd: %v", keys)
-				}
-				c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-				time.Sleep(time.Minute)
-				c.wantInstances("", "a/one:1", "b/one:1")
-				for _, id := range []record.InstanceID{"a/one", "b/one"} {
-					if seen, _ := c.heard(id); time.Since(seen) > 5*time.Second {
-						t.Errorf("%s was last heard of at %v, now %v", id, seen, time.Now())
-					}
-				}
-				if c.isHalted() == "" {
-					t.Error("leasing is not halted")
-				}
-				if n := dropped.Load(); n != 0 {
-					t.Errorf("it dropped what it holds %d times", n)
-				}
-				for _, stop := range []func() error{stopP, stopQ} {
-					if err := stop(); err != nil {
-						t.Errorf("Run: %v", err)
-					}
-				}
-			})
-		})
-	}
 }
 
 // Faults of heartbeats never look like a copy, nor like a forget, and heartbeats

@@ -349,6 +349,9 @@ func (s *script) start(a args) (string, error) {
 	})
 	r := ledger.Registration{Room: allocator.Room(room), Name: allocator.Instance(name), Address: handle,
 		RequireJournal: a.has("required")}
+	if hold := a.value("hold"); hold != "" {
+		r.Hold = duration(hold)
+	}
 	if a.has("journal") {
 		r.Journal = s.dir
 	} else if dir := a.value("journal"); dir != "" {
@@ -434,7 +437,7 @@ func (s *script) issue(p *scripted, a args) (string, error) {
 }
 
 // leave stops a process in good order.
-func (s *script) leave(p *scripted, _ args) (string, error) {
+func (s *script) leave(p *scripted, a args) (string, error) {
 	var rests []ledger.Rest
 	for _, tag := range slices.Sorted(maps.Keys(p.rests)) {
 		rests = append(rests, *p.rests[tag])
@@ -444,7 +447,7 @@ func (s *script) leave(p *scripted, _ args) (string, error) {
 		return "", err
 	}
 	p.rests = nil
-	if err := p.Leave(bg); err != nil {
+	if err := p.Leave(bg); err != nil || a.has("stays") {
 		return "", err
 	}
 	delete(s.live, p.handle)

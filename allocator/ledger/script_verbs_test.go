@@ -34,7 +34,7 @@ func init() {
 	verbs = []verb{
 		{"cluster [formats=N] LAYOUT", "a new cluster, with the tag t", nil},
 		{"start ROOM/NAME [journal[=DIR]] [role] [old-role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] " +
-			"[as=HANDLE] [agree] [logs] [run]",
+			"[as=HANDLE] [hold=TIME] [agree] [logs] [run]",
 			"a process; the one before of its handle ends. role: its etcd user writes its own room's keys only; " +
 				"old-role: and no tokens; agree: an operator agrees to its clock; logs: it says its errors; " +
 				"run: it does what it does by itself: sends heartbeats, follows what etcd shows, confirms tenures",
@@ -45,7 +45,8 @@ func init() {
 			delete(s.live, p.handle)
 			return "", p.end()
 		})},
-		{"leave P", "it stops in good order, and keeps what it holds", on((*script).leave)},
+		{"leave P [stays]", "it stops in good order, and keeps what it holds; stays: it does not end yet",
+			on((*script).leave)},
 		{"hold P N [TAG]", "leases N IDs, and issues none of them yet", on((*script).hold)},
 		{"renew-kept P", "drops what it took, as far as the layout that it has took that from its room",
 			on(func(_ *script, p *scripted, _ args) (string, error) {
@@ -122,6 +123,27 @@ func init() {
 			on(func(_ *script, p *scripted, a args) (string, error) {
 				layout, _ := p.Ledger.Layout()
 				return "", p.Serve(bg, number(append(a, fmt.Sprint(layout.Layout.Version))[0]))
+			})},
+		{"trouble P", "for how long it could not lease, and why",
+			on(func(_ *script, p *scripted, _ args) (string, error) {
+				t := p.Trouble()
+				if t.Err == nil {
+					return "none", nil
+				}
+				return fmt.Sprintf("for %v: %v", time.Since(t.Since), t.Err), nil
+			})},
+		{"remembers P", "the other processes that it remembers, and which of them left",
+			on(func(s *script, p *scripted, _ args) (string, error) {
+				var out []string
+				for _, i := range p.Memory(bg, record.Question{}).Seen {
+					text := s.plain(i.Incarnation)
+					if i.Left > 0 {
+						text += " left"
+					}
+					out = append(out, text)
+				}
+				slices.Sort(out)
+				return strings.Join(out, ", "), nil
 			})},
 		{"leasable P", "which layout it has, and why it leases nothing",
 			on(func(_ *script, p *scripted, _ args) (string, error) {
@@ -247,6 +269,14 @@ func init() {
 				s.c.Mem.RollBack(s.backups[a[0]], number(cmp.Or(a.value("more"), "0")))
 				return "", nil
 			}},
+		{"empty", "all keys are gone", func(s *script, _ args) (string, error) {
+			var ops []store.Op
+			for _, key := range s.c.Mem.Keys(prefix) {
+				ops = append(ops, store.Op{Delete: key})
+			}
+			s.c.Mem.Corrupt(ops...)
+			return "", nil
+		}},
 		{"compact", "etcd forgets its history",
 			func(s *script, _ args) (string, error) { s.c.Mem.Compact(); return "", nil }},
 		{"reconnect", "all connections to etcd break",
@@ -321,8 +351,8 @@ func init() {
 			}
 			return string(value), nil
 		}},
-		{"keys PREFIX", "the keys with a beginning", func(s *script, a args) (string, error) {
-			return strings.ReplaceAll(strings.Join(s.c.Mem.Keys(prefix+a[0]), " "), prefix, ""), nil
+		{"keys [PREFIX]", "the keys with a beginning", func(s *script, a args) (string, error) {
+			return strings.ReplaceAll(strings.Join(s.c.Mem.Keys(prefix+a.rest(0)), " "), prefix, ""), nil
 		}},
 		{"migrate LAYOUT", "starts a migration of one move; {migration} is its ID", (*script).migrate},
 		{"move [reports]", "makes its move; reports: of rooms that were read when it started",
@@ -588,7 +618,7 @@ func (s *script) fate(p *scripted, a args) (string, error) {
 		}
 	}
 	becomes := ledgertest.Fate{Name: fate, N: 1}
-	if len(a) > 2 && a[2] != "always" {
+	if len(a) > 2 && a[2] != "always" && !strings.HasPrefix(a[2], "times=") {
 		if backup, is := s.backups[a[2]]; is {
 			becomes.N = int(s.c.Mem.Revision() - backup)
 		} else {

@@ -22,45 +22,6 @@ func (c *cluster) isHalted() string {
 	return string(v)
 }
 
-// After a restore and a new epoch a process that lived on goes on by itself: revisions
-// are below those that it saw, and so are layout versions.
-func TestGoesOnUnderANewEpoch(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := c.start("a")
-	p.Lease(10)
-	ctx, cancel := context.WithCancel(bg)
-	ran := make(chan error, 1)
-	go func() { ran <- p.Ledger.Run(ctx, func(ledger.TagChange) {}, nil) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ran; err != nil {
-			t.Error(err)
-		}
-	})
-	backup := c.Mem.Revision()
-	c.Move("100 a=0-60 b=60-100")
-	c.Move("100 a=0-70 b=70-100")
-	p.Lease(10)
-	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-	_, err := p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.WentBack)
-	if r, _ := p.Ledger.Layout(); r.Layout.Version != 3 {
-		t.Errorf("while it is halted, layout version %d is served; want 3, as before", r.Layout.Version)
-	}
-	ledgertest.WantKind(t, p.Ledger.Leasable(), allocator.WentBack)
-	version := c.mustRecover([]*process{p}).Layout.Version
-	eventually(t, "the watch tells of the new epoch", func() bool {
-		r, _ := p.Ledger.Layout()
-		return r.Layout.Version == version
-	})
-	if seg := p.Lease(10); seg.Version != version {
-		t.Errorf("leased %v", seg)
-	}
-	c.Admin = manage(ledgertest.Open(t, c.Mem.Open()))
-	c.Move("100 a=0-80 b=80-100")
-	eventually(t, "the watch goes on", func() bool { r, _ := p.Ledger.Layout(); return r.Layout.Version == version+1 })
-}
-
 // The beat is written where there is none, and where it is old; and never
 // downwards.
 func TestBeat(t *testing.T) {

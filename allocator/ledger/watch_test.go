@@ -11,8 +11,6 @@ import (
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
-const halted = `{"format":2,"halted":{"by":"i1","why":"a restore was seen","time":"2026-01-02T03:04:05Z","nonce":"n"}}`
-
 // watcher is a ledger that runs, and the tags it was told of.
 type watcher struct {
 	*ledger.Ledger
@@ -123,29 +121,6 @@ func TestRun(t *testing.T) {
 			ledgertest.CheckCluster(t, s.Another, "default", nil)
 		})
 	}
-}
-
-// A watch that broke while all that it missed was compacted.
-func TestRunSurvivesBreakAndCompaction(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	w := watch(t, ledgertest.Open(t, c.Mem.Open()))
-	w.await(t, 1)
-	for version := int64(2); version < 5; version++ {
-		c.Mem.Break()
-		c.Move("10 a=0-5 b=5-10")
-		c.Mem.Compact()
-		w.await(t, version)
-	}
-	// An invalid layout is told of, and its repair, be it of the history alone.
-	good := c.Value("layouts/0000000000000000004")
-	c.Corrupt("layouts/0000000000000000004", []byte("garbage"))
-	eventually(t, "Leasable says that the layout is invalid", func() bool { return w.Leasable() != nil })
-	c.Corrupt("layouts/0000000000000000004", good)
-	eventually(t, "Leasable says that it was repaired", func() bool { return w.Leasable() == nil })
-	c.Corrupt("epoch", []byte(halted))
-	eventually(t, "Leasable says that leasing is halted", func() bool {
-		return w.Leasable() != nil && allocator.KindOf(w.Leasable()) == allocator.WentBack
-	})
 }
 
 // The same in a real etcd, which stops and starts again, compacted meanwhile.
