@@ -3,10 +3,12 @@ package room_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -137,6 +139,67 @@ func TestOrderedTagGoesToAnotherInstance(t *testing.T) {
 		g.await(b)
 		g.check(b.mustNext("o"), d.mustNext("o"))
 	})
+}
+
+// slowLeases calls way before leases of a tag, and back after them.
+type slowLeases struct {
+	store.Store
+	way, back func()
+	armed     atomic.Bool
+	under     atomic.Int64
+}
+
+func (s *slowLeases) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	slow := s.armed.Load() && slices.ContainsFunc(txn.Then, func(op store.Op) bool {
+		return op.Put != nil && strings.HasSuffix(op.Put.Key, "/marks/a/o")
+	})
+	if slow {
+		s.under.Add(1)
+		s.way()
+	}
+	answer, err := s.Store.Txn(ctx, txn)
+	if slow {
+		s.back()
+	}
+	return answer, err
+}
+
+// A holder that stops with a refill under way wastes nothing if etcd has the release first, which refuses the lease. If
+// etcd has the lease first, what the holder held and that lease are a gap: at most what an instance may hold.
+func TestHolderStopsWithARefillUnderWay(t *testing.T) {
+	for name, late := range map[string]struct{ way, back time.Duration }{
+		"not in etcd": {way: time.Second}, "in etcd": {back: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const most = 20 // two of the largest steps
+			testcluster.Bubble(t, func(t *testing.T) {
+				slow := &slowLeases{way: func() { time.Sleep(late.way) }, back: func() { time.Sleep(late.back) }}
+				c := newCluster(t, testcluster.Halves())
+				c.tag(ordered, "o")
+				a := c.start("a", "a1", func(cfg *room.Config) {
+					slow.Store = c.store()
+					cfg.Ledger = c.LedgerOver(slow, nil)
+				})
+				b, g := c.start("a", "a2", nil), &grows{TB: t}
+				g.await(a)
+				time.Sleep(time.Second)
+				slow.armed.Store(true)
+				for slow.under.Load() == 0 {
+					g.check(a.mustNext("o"))
+					synctest.Wait()
+				}
+				last, held := g.last, a.chain("o").GetHeld()
+				a.Stop()
+				g.await(b)
+				switch wasted := g.last - last - 1; {
+				case late.back == 0 && wasted > 0:
+					t.Errorf("%d IDs are wasted", wasted)
+				case late.back > 0 && (wasted <= held || wasted > most):
+					t.Errorf("%d IDs are wasted, of which %d were held; at most %d are", wasted, held, most)
+				}
+			})
+		})
+	}
 }
 
 // peers is the network between the instances of a room.
