@@ -221,3 +221,25 @@ func TestManyBehind(t *testing.T) {
 		}
 	}, func(cfg *allocator.RefillerConfig) { cfg.Concurrency = 1 })
 }
+
+// Once a lease of any chain found the store away, callers of other chains that are behind do not wait for theirs, also
+// before that counts as an outage.
+func TestManyBehindWhileTheStoreIsAway(t *testing.T) {
+	virtual(t, func(w *world) {
+		var chains []*allocator.Chain
+		for range 8 {
+			c, m := w.chain(settings(1000, 1_000_000, time.Minute))
+			w.take(c, 1)
+			m.fault(away)
+			chains = append(chains, c)
+		}
+		for i, c := range chains {
+			c.Behind(100_000, 0, 0)
+			start := time.Now()
+			w.take(c, 1)
+			if waited := time.Since(start); i > 0 && waited > 0 {
+				w.Errorf("a caller of chain %d waited for %v", i, waited)
+			}
+		}
+	})
+}
