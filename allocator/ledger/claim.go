@@ -15,18 +15,13 @@ import (
 // window's end. It compares epoch, layout, the instance's own registration and the key, each as known. Steps 5 to 7
 // of section 3.2 of the design hold for it. A machine ID is no claim: any instance may write any client's number.
 type claim struct {
-	state *State
-	was   store.KV       // the key as known; without a mod revision and a value if it is not there
-	also  []store.Cond   // other keys, which must be as known, too
-	then  []store.Op     // the write, and what is written beside it
-	note  journal.Record // of the write
-
-	// sends remembers that it is sent: it may happen, whether its answer comes or not. True means that the journal
-	// must have it before.
-	sends func() bool
-	// accepts remembers it as this instance's, or returns false if it is not. It is called under the locks of
-	// Instance.accept.
-	accepts func(revision int64) bool
+	state  *State
+	was    store.KV       // the key as known; without a mod revision and a value if it is not there
+	also   []store.Cond   // other keys, which must be as known, too
+	then   []store.Op     // the write, and what is written beside it
+	mark   journal.Mark   // how far it leases a tag; zero if it leases no IDs
+	window *record.Lease  // the window that it writes; nil for none
+	note   journal.Record // what the journal must have besides these two
 	// learns takes the answer to a refused claim: the registration, the key and those of also, as they are.
 	learns func(ctx context.Context, before sentAt, answer store.Answer) error
 }
@@ -40,9 +35,9 @@ func (i *Instance) claim(ctx context.Context, c claim) (revision int64, ours boo
 	if err := i.journalReady(); err != nil {
 		return 0, false, i.noted(err)
 	}
-	first := c.sends()
+	note, first := c.record(), i.sends(c)
 	if first {
-		if err := i.toJournal(ctx, c.state, c.note); err != nil {
+		if err := i.toJournal(ctx, c.state, note); err != nil {
 			return 0, false, i.noted(err)
 		}
 	}
@@ -58,12 +53,12 @@ func (i *Instance) claim(ctx context.Context, c claim) (revision int64, ours boo
 	if !answer.Succeeded {
 		return 0, false, i.refused(ctx, c, before, answer)
 	}
-	if ours, err := i.accept(before, answer, c.accepts); err != nil || !ours {
+	if ours, err := i.accept(before, answer, c); err != nil || !ours {
 		return 0, false, err
 	}
 	if !first {
 		// If the process crashes before this, the journal has less than etcd, which does no harm.
-		if err := i.toJournal(ctx, c.state, c.note); err != nil {
+		if err := i.toJournal(ctx, c.state, note); err != nil {
 			return 0, false, i.noted(err)
 		}
 	}
@@ -86,23 +81,49 @@ func (i *Instance) conditional(c claim) store.Txn {
 	return txn
 }
 
-// sends notes that a lease up to next is sent: it may happen, whether its answer
-// comes or not. If only accepted leases were remembered, a recover would add its
-// margin to a mark that is lower than the store's.
-func (m *memory) sends(tag allocator.Tag, next, total int64) {
+// record returns what the journal must have of a claim.
+func (c claim) record() journal.Record {
+	r := c.note
+	if c.mark.Tag != "" {
+		r.Marks = []journal.Mark{c.mark}
+	}
+	if w := c.window; w != nil {
+		r.Windows = []journal.Window{{WorkerID: w.WorkerID, Incarnation: w.Incarnation, From: w.From, Until: w.Until,
+			Epoch: w.Stamp.Epoch, Revision: w.Stamp.Revision, Clock: w.Clock}}
+	}
+	return r
+}
+
+// sends remembers that a claim is sent: it may happen, whether its answer comes or not. If only accepted leases were
+// remembered, a recover would add its margin to a mark that is lower than the store's. True means that the journal must
+// have the claim before: it lowers the end of a window, and an instance that crashes in between would later take the
+// lower end for evidence.
+func (m *memory) sends(c claim) (lowers bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	own := m.mu.marks.of(tag)
-	m.mu.sequence++
-	own.sent, own.total, own.sequence = max(own.sent, next), max(own.total, total), m.mu.sequence
-	m.mu.marks.set(tag, own)
+	if tag := c.mark.Tag; tag != "" {
+		own := m.mu.marks.of(tag)
+		m.mu.sequence++
+		own.sent, own.sequence = max(own.sent, c.mark.Next), m.mu.sequence
+		own.total = max(own.total, c.state.margins.Total)
+		m.mu.marks.set(tag, own)
+	}
+	if w := c.window; w != nil {
+		own := m.mu.windows[w.WorkerID]
+		own.sent, own.taken = own.sent.Raised(w.Worker), 0
+		if lowers = w.Until < own.worker.Until; lowers {
+			own.worker = w.Worker // from now on etcd may have the lower end
+		}
+		m.mu.windows.set(w.WorkerID, own)
+	}
+	return lowers
 }
 
 // accept decides whether a claim that succeeded is ours, and remembers it then. It is not ours if the answer's
 // revision is not above every revision that was seen before the transaction was sent; if `march recover` barred this
 // instance, or another epoch came up meanwhile; or if the answer did not come through the connection that was checked.
 // Then what was written is lost. False without an error means that another try is due, which probes first.
-func (m *memory) accept(before sentAt, answer store.Answer, remember func(revision int64) bool) (bool, error) {
+func (m *memory) accept(before sentAt, answer store.Answer, c claim) (bool, error) {
 	l := m.ledger
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,7 +142,7 @@ func (m *memory) accept(before sentAt, answer store.Answer, remember func(revisi
 		return false, nil
 	}
 	m.mu.sequence++
-	if !remember(answer.Revision) {
+	if !m.accepts(c, answer.Revision) {
 		return false, nil
 	}
 	m.mu.leaser = m.incarnation
@@ -129,19 +150,34 @@ func (m *memory) accept(before sentAt, answer store.Answer, remember func(revisi
 	return true, nil
 }
 
-// accepts remembers a lease of this instance up to next. The caller holds the lock.
-func (m *memory) accepts(tag allocator.Tag, revision, version, next int64) {
-	own := m.mu.marks.of(tag)
-	// If a tag has two sources, the answer to one may overtake the answer to the
-	// other.
-	if revision > own.revision {
-		own.next, own.revision = next, revision
+// accepts remembers a claim as this instance's. False means that it is not: another process wrote the window's key
+// since. The caller holds the lock.
+func (m *memory) accepts(c claim, revision int64) bool {
+	if tag, next := c.mark.Tag, c.mark.Next; tag != "" {
+		own := m.mu.marks.of(tag)
+		// If a tag has two sources, the answer to one may overtake the answer to the
+		// other.
+		if revision > own.revision {
+			own.next, own.revision = next, revision
+		}
+		if next > own.leased {
+			own.leased, own.version = next, c.mark.Version
+		}
+		own.sent, own.sequence, own.shown = max(own.sent, next), m.mu.sequence, true
+		m.mu.marks.set(tag, own)
 	}
-	if next > own.leased {
-		own.leased, own.version = next, version
+	if w := c.window; w != nil {
+		own := m.mu.windows[w.WorkerID]
+		if revision < own.taken {
+			return false
+		}
+		if revision > own.revision {
+			// Earlier requests can no longer succeed, because they compare the revision.
+			own.worker, own.sent, own.key, own.revision, own.held = w.Worker, w.Worker, c.was.Key, revision, true
+		}
+		m.mu.windows.set(w.WorkerID, own)
 	}
-	own.sent, own.sequence, own.shown = max(own.sent, next), m.mu.sequence, true
-	m.mu.marks.set(tag, own)
+	return true
 }
 
 // toJournal writes a lease to the journal, of a segment or a window, before it is used. An empty record stands for the

@@ -182,9 +182,7 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 	t.holder.KV = store.KV{Key: was.KV.Key, Value: record.Encode(&t.holder)}
 	c := claim{
 		state: state, was: was.KV, also: []store.Cond{{Key: l.keys.Tag(s.name), ModRevision: s.tagRevision}},
-		then:    []store.Op{store.OpPut(t.holder.KV.Key, t.holder.KV.Value)},
-		sends:   func() bool { return false },
-		accepts: func(int64) bool { return true },
+		then: []store.Op{store.OpPut(t.holder.KV.Key, t.holder.KV.Value)},
 		learns: func(ctx context.Context, _ sentAt, _ store.Answer) error {
 			s.known = false
 			_, err := l.Refresh(ctx)
@@ -192,11 +190,8 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 		},
 	}
 	if t.rest.Count > 0 { // it counts as a lease of this process, which is to remember its end
-		end, version := was.Rest.End, t.rest.Version
 		c.also = append(c.also, store.Cond{Key: s.markKey(), ModRevision: s.revision, Value: s.value()})
-		c.note = journal.Record{Marks: []journal.Mark{{Tag: s.name, Next: end, Version: version}}}
-		c.sends = func() bool { i.sends(s.name, end, state.margins.Total); return false }
-		c.accepts = func(revision int64) bool { i.accepts(s.name, revision, version, end); return true }
+		c.mark = journal.Mark{Tag: s.name, Next: was.Rest.End, Version: t.rest.Version}
 	}
 	sent := time.Now()
 	revision, ours, err := i.claim(ctx, c)

@@ -164,7 +164,6 @@ func (i *Instance) tryTake(ctx context.Context, state *State,
 	token := record.Encode(&record.Token{Epoch: state.epoch, Hash: kept.Hash()})
 	_, ours, err := i.claim(ctx, claim{
 		state: state, was: store.KV{Key: key, Value: token}, then: []store.Op{{Delete: key}}, note: note,
-		sends: func() bool { return false }, accepts: func(int64) bool { return true },
 		learns: func(_ context.Context, _ sentAt, answer store.Answer) error {
 			is, there := answer.One(1)
 			untouched = there && bytes.Equal(is.Value, token)

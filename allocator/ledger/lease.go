@@ -123,11 +123,8 @@ func (s *tagSource) attempt(ctx context.Context, n int64,
 		if _, err := s.read(ctx, state); err != nil {
 			return seg, false, err
 		}
-		if !s.known {
-			return seg, false, s.mayLease(state)
-		}
 	}
-	if err := s.mayLease(state); err != nil {
+	if err := s.mayLease(state); err != nil || !s.known {
 		return seg, false, err
 	}
 	now := s.instance.Now()
@@ -322,20 +319,11 @@ func (s *tagSource) commit(ctx context.Context, state *State, base int64, seg al
 
 // claim returns what raises the mark over a segment.
 func (s *tagSource) claim(state *State, mark record.Mark) claim {
-	i, version := s.instance, state.layout.Layout.Version
 	c := claim{
 		state: state, was: store.KV{Key: s.markKey(), ModRevision: s.revision},
-		also: []store.Cond{{Key: i.ledger.keys.Tag(s.name), ModRevision: s.tagRevision}},
-		then: []store.Op{store.OpPut(s.markKey(), mark.Encode())},
-		note: journal.Record{Marks: []journal.Mark{{Tag: s.name, Next: mark.Next, Version: version}}},
-		sends: func() bool {
-			i.sends(s.name, mark.Next, state.margins.Total)
-			return false
-		},
-		accepts: func(revision int64) bool {
-			i.accepts(s.name, revision, version, mark.Next)
-			return true
-		},
+		also:   []store.Cond{{Key: s.instance.ledger.keys.Tag(s.name), ModRevision: s.tagRevision}},
+		then:   []store.Op{store.OpPut(s.markKey(), mark.Encode())},
+		mark:   journal.Mark{Tag: s.name, Next: mark.Next, Version: state.layout.Layout.Version},
 		learns: s.learn,
 	}
 	if s.revision != 0 {

@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger/journal"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -127,12 +126,7 @@ func (i *Instance) PutWorker(ctx context.Context, f Footing, n record.Number, w 
 	put := store.KV{Key: i.workerKey(f.Layout, id), Value: w.Encode()}
 	c := claim{
 		state: f.state, was: store.KV{Key: put.Key, ModRevision: n.KV.ModRevision, Value: n.KV.Value},
-		then: []store.Op{store.OpPut(put.Key, put.Value)},
-		note: journal.Record{Windows: []journal.Window{journalWindow(id, w)}},
-		// A lower end must be noted before it is sent. Otherwise an instance that crashes in between would later take
-		// it for evidence.
-		sends:   func() bool { return i.sendsWindow(id, w) },
-		accepts: func(revision int64) bool { return i.acceptsWindow(id, revision, put.Key, w) },
+		then: []store.Op{store.OpPut(put.Key, put.Value)}, window: &record.Lease{WorkerID: id, Worker: w},
 		learns: func(ctx context.Context, before sentAt, answer store.Answer) (err error) {
 			if i.compareWindows(before, answer.Revision, f, put.Key, put.Key+"\x00", answer.Got[1]) {
 				_, err = l.Refresh(ctx)
@@ -170,43 +164,4 @@ func (m *memory) mayPut(f Footing, n record.Number, w record.Worker, goes bool) 
 			"worker %v: a window from %d, before %d, where the epoch's windows begin", n.WorkerID, w.From, f.NotBefore)
 	}
 	return nil
-}
-
-// sendsWindow notes that a window is sent: it may be written, whether its answer
-// comes or not. It reports whether the window ends earlier than the one before.
-func (m *memory) sendsWindow(id record.WorkerID, w record.Worker) (lowers bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	own := m.mu.windows[id]
-	own.sent, own.taken = own.sent.Raised(w), 0
-	if lowers = w.Until < own.worker.Until; lowers {
-		// The end is lowered: from now on etcd may have the lower end, which is then not
-		// evidence.
-		own.worker = w
-	}
-	m.mu.windows.set(id, own)
-	return lowers
-}
-
-// acceptsWindow remembers a window of this instance, unless another process wrote its key since. The caller holds the
-// lock.
-func (m *memory) acceptsWindow(id record.WorkerID, revision int64, key string, w record.Worker) bool {
-	own := m.mu.windows[id]
-	if revision < own.taken {
-		return false
-	}
-	if revision > own.revision {
-		// Earlier requests can no longer succeed, because they compare the revision.
-		own.worker, own.sent, own.key, own.revision, own.held = w, w, key, revision, true
-	}
-	m.mu.windows.set(id, own)
-	return true
-}
-
-// journalWindow is the inverse of windowsOf for one window.
-func journalWindow(id record.WorkerID, w record.Worker) journal.Window {
-	return journal.Window{
-		WorkerID: id, Incarnation: w.Incarnation,
-		From: w.From, Until: w.Until, Epoch: w.Stamp.Epoch, Revision: w.Stamp.Revision, Clock: w.Clock,
-	}
 }
