@@ -3,6 +3,7 @@ package recovery
 import (
 	"cmp"
 	"context"
+	"iter"
 	"maps"
 	"slices"
 
@@ -76,6 +77,18 @@ func (how raising[T]) page(ctx context.Context, r *session, page []T) (int64, er
 	}
 	return 0, allocator.Errorf(allocator.Unavailable, "%d %s in %d tries; check etcd", len(page), how.failed,
 		raiseAttempts)
+}
+
+// pages raises keys, one page after the other. It returns how many it put.
+func (how raising[T]) pages(ctx context.Context, r *session, all iter.Seq[[]T]) (sum int64, err error) {
+	for page := range all {
+		put, err := how.page(ctx, r, page)
+		if err != nil {
+			return sum, err
+		}
+		sum += put
+	}
+	return sum, nil
 }
 
 // try is one try. After an error, or false, the keys are read again, which shows whether they were put.
@@ -297,7 +310,7 @@ func (r *findings) byNumber(workers map[record.WorkerIn]record.Worker) ([]record
 
 // putWorkers puts the keys of workers: each window into its own room's key, as to says. It returns how many it put.
 func (r *findings) putWorkers(ctx context.Context, layout record.Layout, all []record.Lease,
-	to func(record.Lease, record.Number) (w record.Worker, puts bool)) (sum int64, err error) {
+	to func(record.Lease, record.Number) (w record.Worker, puts bool)) (int64, error) {
 	how := raising[record.Lease]{
 		failed: "workers could not be raised",
 		keys: func(l record.Lease) (keys []string) {
@@ -323,14 +336,7 @@ func (r *findings) putWorkers(ctx context.Context, layout record.Layout, all []r
 			return w.Encode(), nil
 		},
 	}
-	for page := range slices.Chunk(all, max(keysPage/(len(layout.Ever)+1), 1)) {
-		put, err := how.page(ctx, &r.session, page)
-		if err != nil {
-			return sum, err
-		}
-		sum += put
-	}
-	return sum, nil
+	return how.pages(ctx, &r.session, slices.Chunk(all, max(keysPage/(len(layout.Ever)+1), 1)))
 }
 
 // raiseMachines puts the keys of machine IDs back that a mirror saw in later use than the store: a
@@ -338,7 +344,7 @@ func (r *findings) putWorkers(ctx context.Context, layout record.Layout, all []r
 // claim that is put back takes none away. The client that has a number is that of the key which was
 // written last: so keys of one number are written in the order of their times, each in a
 // transaction of its own.
-func (r *findings) raiseMachines(ctx context.Context) error {
+func (r *findings) raiseMachines(ctx context.Context) (err error) {
 	how := raising[mirror.Machine]{
 		failed: "machine IDs could not be put back",
 		keys: func(c mirror.Machine) []string {
@@ -361,15 +367,8 @@ func (r *findings) raiseMachines(ctx context.Context) error {
 			return c.Encode(), nil
 		},
 	}
-	r.report.Machines = 0
-	for _, page := range machinePages(r.seenMachines()) {
-		put, err := how.page(ctx, &r.session, page)
-		if err != nil {
-			return err
-		}
-		r.report.Machines += put
-	}
-	return nil
+	r.report.Machines, err = how.pages(ctx, &r.session, slices.Values(machinePages(r.seenMachines())))
+	return err
 }
 
 // seenMachines returns the machine IDs that mirrors saw, the one that was in use longest ago first.
@@ -405,10 +404,8 @@ func (r *findings) raiseTags(ctx context.Context) error {
 		value:  r.raisedTag,
 	}
 	names, gone := r.boundTags()
-	for page := range slices.Chunk(append(gone, names...), keysPage) {
-		if _, err := how.page(ctx, &r.session, page); err != nil {
-			return err
-		}
+	if _, err := how.pages(ctx, &r.session, slices.Chunk(append(gone, names...), keysPage)); err != nil {
+		return err
 	}
 	r.report.PutBack = gone
 	return nil
