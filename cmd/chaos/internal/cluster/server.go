@@ -109,15 +109,14 @@ func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err erro
 			s.more = append(s.more, "--"+door, s.Doors[door])
 		}
 		s.more = append(s.more, "--cosid-machines", traffic.Machines, "--tls-doors=false",
-			"--tinyid-tokens", c.tokens(), "--opaque-key", c.Key.Name()+"="+c.KeyFile)
-		s.more = append(s.more, "--policy", c.policy())
+			"--tinyid-tokens", c.tokens(), "--opaque-key", c.Key.Name()+"="+c.KeyFile, "--policy", c.policy())
 		if c.Pinned == id {
 			s.more = append(s.more, "--worker", "0")
 		}
 		if s.Callers, s.Reached, err = link(s.GRPC); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
-		peers := ""
+		var peers string
 		if s.Peers, peers, err = link(s.GRPC); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
