@@ -304,6 +304,12 @@ func init() {
 				}
 				return said, nil
 			}},
+		{"costs COMMAND", "does a command, and says how many transactions etcd had",
+			func(s *script, a args) (string, error) {
+				before := s.c.Mem.Txns()
+				said := s.do(a.rest(0))
+				return strings.TrimPrefix(fmt.Sprintf("%s; transactions: %d", said, s.c.Mem.Txns()-before), "; "), nil
+			}},
 		{"keep KEY", "keeps a value for mend",
 			func(s *script, a args) (string, error) { s.spoilt[a[0]] = s.c.Value(a[0]); return "", nil }},
 		{"put KEY VALUE", "writes a value by hand; {epoch} is the one in force, {HANDLE.N} an incarnation",

@@ -78,6 +78,13 @@ type lateTxn struct {
 	after int // it is done before the transaction with this number
 }
 
+// Txns returns how many transactions were sent.
+func (m *Fake) Txns() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.count
+}
+
 // Txn implements ledger.Store.
 func (c *Conn) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	if err := c.alive(ctx); err != nil {
