@@ -15,7 +15,7 @@ import (
 )
 
 // Two instances of each of two rooms hammer eight tags from cold, over both
-// stores, while the layout changes under them. Then all take a worker at once, of as many as there are.
+// stores, while the layout changes under them. Then they take workers.
 func TestManyAtOnce(t *testing.T) {
 	layouts := []string{"100 a=0-50 b=50-100", "100 a=50-100 b=0-50", "7 a=0-3 b=3-7", "100 a=0-50 b=50-100"}
 	tags := make([]allocator.Tag, 8)
@@ -45,7 +45,7 @@ func TestManyAtOnce(t *testing.T) {
 				}
 			}
 			var mu sync.Mutex
-			issued, taken := ledgertest.Issued{}, map[record.WorkerID]bool{}
+			issued := ledgertest.Issued{}
 			var processes []*ledger.Instance
 			var all sync.WaitGroup
 			for i, room := range []allocator.Room{"a", "a", "b", "b"} {
@@ -76,25 +76,50 @@ func TestManyAtOnce(t *testing.T) {
 				change(t, admin, layout)
 			}
 			all.Wait()
-			for _, p := range processes {
-				all.Go(func() {
-					workers, err := worker.New(p, worker.DefaultConfig())
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					w, err := workers.Take(bg, worker.Request{Bits: 2, Tick: time.Millisecond})
-					mu.Lock()
-					defer mu.Unlock()
-					if err != nil || taken[w.ID()] {
-						t.Errorf("taken %v, then %v: %v", taken, w, err)
-						return
-					}
-					taken[w.ID()] = true
-				})
-			}
-			all.Wait()
+			takeWorkers(t, processes)
 			ledgertest.CheckCluster(t, etcd(), "default", issued)
 		})
+	}
+}
+
+// takeWorkers has each process take a worker at once, of as many as there are, and renew it. Then one gives its worker
+// back, and takes it again.
+func takeWorkers(t *testing.T, processes []*ledger.Instance) {
+	request := worker.Request{Bits: 2, Tick: time.Millisecond}
+	pools, taken := make([]*worker.Workers, len(processes)), make([]*worker.Worker, len(processes))
+	var all sync.WaitGroup
+	for k, p := range processes {
+		all.Go(func() {
+			cfg, passed := worker.DefaultConfig(), time.Duration(0)
+			cfg.Now = func() time.Time { return p.Now().Add(passed) }
+			var err error
+			if pools[k], err = worker.New(p, cfg); err == nil {
+				taken[k], err = pools[k].Take(bg, request)
+			}
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			was := taken[k].Window()
+			passed = 2 * time.Second
+			if err := pools[k].Renew(bg, taken[k]); err != nil || taken[k].Window().Until <= was.Until {
+				t.Errorf("renewed until %d, after %d: %v", taken[k].Window().Until, was.Until, err)
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	first, different := taken[0], map[record.WorkerID]bool{}
+	for _, w := range taken {
+		different[w.ID()] = true
+	}
+	if err := pools[0].GiveBack(bg, first, first.Window().From); err != nil {
+		t.Error(err)
+	}
+	again, err := pools[0].Take(bg, request)
+	if err != nil || again.ID() != first.ID() || len(different) < len(taken) {
+		t.Errorf("%d different workers; %v was given back, and %v taken: %v", len(different), first, again, err)
 	}
 }

@@ -179,7 +179,7 @@ type scripted struct {
 	watches  bool
 	rests    map[allocator.Tag]*ledger.Rest // what it holds
 	tenures  map[allocator.Tag]*ledger.Tenure
-	stop     func() // its Run; nil for none
+	stop     func() error // what it does by itself, and returns the error of that; nil for none
 
 	mu    sync.Mutex
 	notes []string // what the process reported since the last command
@@ -201,7 +201,9 @@ func (p *scripted) note(text string) {
 
 func (s *script) end() {
 	for _, p := range s.live {
-		_ = p.end()
+		if err := p.end(); err != nil {
+			s.t.Errorf("the end of %s: %v", p.handle, err)
+		}
 	}
 	if s.stop != nil {
 		s.stop()
@@ -213,12 +215,12 @@ func (s *script) end() {
 	}
 }
 
-func (p *scripted) end() error {
+func (p *scripted) end() (err error) {
 	if p.stop != nil {
-		p.stop()
+		err = p.stop()
 		p.stop = nil
 	}
-	return p.Close()
+	return errors.Join(err, p.Close())
 }
 
 // run answers each line of a block, where the answer is more than "ok".
@@ -282,13 +284,16 @@ func (s *script) do(line string) string {
 		}
 		said, err := v.do(s, words[1:])
 		if err != nil {
-			said = fmt.Sprint(allocator.KindOf(err)) + ": " + err.Error()
+			said = failure(err)
 		}
 		return said
 	}
 	s.t.Fatalf("there is no command %s; there are\n%s", words[0], strings.Join(all, "\n"))
 	return ""
 }
+
+// failure returns an error with its Kind.
+func failure(err error) string { return fmt.Sprint(allocator.KindOf(err)) + ": " + err.Error() }
 
 // begin makes a new cluster.
 func (s *script) begin(a args) {
@@ -317,8 +322,10 @@ func (s *script) start(a args) (string, error) {
 		handle = as
 	}
 	if was := s.live[handle]; was != nil {
-		_ = was.end()
 		delete(s.live, handle)
+		if err := was.end(); err != nil {
+			return "", err
+		}
 	}
 	s.lives[handle]++
 	p := &scripted{process: s.c.process(), handle: handle, began: s.now(), agrees: a.has("agree"),
@@ -344,11 +351,11 @@ func (s *script) start(a args) (string, error) {
 	p.Ledger = ledgertest.Open(s.t, etcd, func(cfg *ledger.Config) {
 		cfg.Now = func() time.Time { return s.now().Add(p.ahead) }
 		if a.has("logs") {
-			cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Error, DisableTime: true, Output: logged{p}})
+			cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Info, DisableTime: true, Output: logged{p}})
 		}
 	})
 	r := ledger.Registration{Room: allocator.Room(room), Name: allocator.Instance(name), Address: handle,
-		RequireJournal: a.has("required")}
+		Build: "test", RequireJournal: a.has("required")}
 	if hold := a.value("hold"); hold != "" {
 		r.Hold = duration(hold)
 	}

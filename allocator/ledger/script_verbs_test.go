@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
@@ -36,7 +38,7 @@ func init() {
 		{"start ROOM/NAME [journal[=DIR]] [role] [old-role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] " +
 			"[as=HANDLE] [hold=TIME] [agree] [logs] [run]",
 			"a process; the one before of its handle ends. role: its etcd user writes its own room's keys only; " +
-				"old-role: and no tokens; agree: an operator agrees to its clock; logs: it says its errors; " +
+				"old-role: and no tokens; agree: an operator agrees to its clock; logs: it says what it logs; " +
 				"run: it does what it does by itself: sends heartbeats, follows what etcd shows, confirms tenures",
 			(*script).start},
 		{"run P", "it does from now on what it does by itself",
@@ -119,10 +121,11 @@ func init() {
 			}
 			return "", errors.Join(errs...)
 		}},
-		{"serve P [VERSION]", "reports the layout that it has, or another one",
+		{"serve P [VERSION]", "reports the layout that it has, or another one; says which it serves",
 			on(func(_ *script, p *scripted, a args) (string, error) {
 				layout, _ := p.Ledger.Layout()
-				return "", p.Serve(bg, number(append(a, fmt.Sprint(layout.Layout.Version))[0]))
+				err := p.Serve(bg, number(append(a, fmt.Sprint(layout.Layout.Version))[0]))
+				return fmt.Sprintf("serves %d", p.Version()), err
 			})},
 		{"trouble P", "for how long it could not lease, and why",
 			on(func(_ *script, p *scripted, _ args) (string, error) {
@@ -148,7 +151,11 @@ func init() {
 		{"leasable P", "which layout it has, and why it leases nothing",
 			on(func(_ *script, p *scripted, _ args) (string, error) {
 				layout, _ := p.Ledger.Layout()
-				return fmt.Sprintf("version %d, %v", layout.Layout.Version, p.Ledger.Leasable()), nil
+				said := fmt.Sprintf("version %d", layout.Layout.Version)
+				if err := p.Ledger.Leasable(); err != nil {
+					said += ", " + failure(err)
+				}
+				return said, nil
 			})},
 		{"barred P", "which recover it answered", on(func(_ *script, p *scripted, _ args) (string, error) {
 			if b, is := p.Barred(); is {
@@ -207,8 +214,8 @@ func init() {
 		{"suspect P", "it looks at etcd before its next lease",
 			on(func(_ *script, p *scripted, _ args) (string, error) { p.Ledger.Uncheck(); return "", nil })},
 		{"fate P FATE KEY [N] [times=N] [always]",
-			"of the next transaction that puts a key with that beginning, or deletes one, or any, or of all from now " +
-				"on; slow: it is done after N ms; " +
+			"of the next transaction that puts a key with that beginning, or deletes one, or any; times: of the next " +
+				"N of them; always: of all from now on; slow: it is done after N ms; " +
 				"old-read: of one that reads such a key, N: a backup which shows what it reads",
 			on((*script).fate)},
 		{"fate-of-start FATE KEY [N]", "of that of the next process that starts, once it has registered",
@@ -443,7 +450,8 @@ func init() {
 		{"forget ROOM NAME", "forgets an instance", func(s *script, a args) (string, error) {
 			return "", s.c.Admin.Forget(bg, allocator.Room(a[0]), allocator.Instance(a[1]), "ann")
 		}},
-		{"instances", "the registered instances, with the layouts that they reported", (*script).instances},
+		{"instances [full]", "the registered instances, with the layouts that they reported; full: and with the " +
+			"rest of what is shown of them", (*script).instances},
 		{"note ROOM NAME", "notes how an instance is seen now", func(s *script, a args) (string, error) {
 			var err error
 			s.noted, err = s.instance(a)
@@ -553,21 +561,24 @@ var fates = map[string]ledgertest.FateName{"not-done": ledgertest.NotDone, "answ
 // run has a process do what it does by itself, until it ends.
 func (p *scripted) run() {
 	ctx, cancel := context.WithCancel(bg)
-	var running sync.WaitGroup
+	var running errgroup.Group
 	for _, run := range []func() error{
 		func() error { return p.Instance.Run(ctx) },
 		func() error { return p.Ledger.Run(ctx, func(ledger.TagChange) {}, nil) },
 	} {
-		running.Go(func() {
-			if err := run(); err != nil {
-				p.note("ends: " + err.Error())
+		running.Go(func() error {
+			err := run()
+			if err == nil || ctx.Err() != nil {
+				return err
 			}
+			p.note("ends: " + failure(err))
+			return nil
 		})
 	}
 	p.OnLostWorkers(func() { p.note("lost a worker") })
-	p.stop = func() {
+	p.stop = func() error {
 		cancel()
-		running.Wait()
+		return running.Wait()
 	}
 }
 
@@ -749,11 +760,15 @@ func (s *script) instance(a args) (found record.Instance, _ error) {
 	return found, err
 }
 
-func (s *script) instances(args) (string, error) {
+func (s *script) instances(a args) (string, error) {
 	all, bad, err := s.c.Admin.Instances(bg, "")
 	var out []string
 	for _, i := range all {
 		text := fmt.Sprintf("%s on version %d", i.ID(), i.Reported())
+		if a.has("full") {
+			text += fmt.Sprintf(", at %s, of build %s, started at %s, heard of at %s", i.Address, i.Build,
+				s.since(i.Started.UnixMilli()), s.since(i.LastSeen.UnixMilli()))
+		}
 		if i.Stale {
 			text += ", not of this epoch"
 		}
@@ -959,7 +974,7 @@ func (s *script) reported(r *recovery.Report, err error) string {
 		more = append(more, fmt.Sprintf("windows begin after %v: %s", r.NotBefore.Sub(s.now()), r.Waits))
 	}
 	if err != nil {
-		more = append(more, fmt.Sprint(allocator.KindOf(err))+": "+err.Error())
+		more = append(more, failure(err))
 	}
 	slices.Sort(more)
 	return strings.Join(append([]string{said}, more...), "\n  ")
