@@ -85,16 +85,19 @@ func rows(seed uint64) map[string]string {
 		allocator.TooMany.Error() + " " + string(bounded): "quota", "client": "client's lease",
 	}
 	if pins(seed) {
-		all[string(pinning)], all[pinned] = "time tag, last", "pinned worker"
+		all[string(pinning)], all[pinned+" 0"] = "time tag, last", "pinned worker"
 	}
 	return all
 }
 
-// moves returns the moves of that table which a run makes.
-func moves(seed uint64) []string {
+// moves returns the moves of that table which a run makes; none if the user has chosen its faults, which may make none.
+func (c *config) moves() []string {
+	if len(c.only) > 0 {
+		return nil
+	}
 	all := []string{"retract", "expand", "shift", "switch", "new room", drained, lost, "reserve", "abort", "recover",
 		"left out", "upgrade"}
-	if !pins(seed) {
+	if !pins(c.seed) {
 		all = append(all, "boundary")
 	}
 	return all
@@ -104,7 +107,7 @@ func moves(seed uint64) []string {
 // other boundary.
 func pins(seed uint64) bool { return seed%2 == 0 }
 
-// pinned is the instance with a worker of its own.
+// pinned is the instance with a worker of its own: number 0, as its room begins at residue 0.
 const pinned = "a-0"
 
 // pinning is a tag whose IDs have the worker last: while it is there, no migration changes the boundary.
@@ -284,7 +287,7 @@ func (d *driver) start(ctx context.Context) error {
 func (d *driver) describe() error {
 	r := runlog.Run{
 		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version,
-		Go: runtime.Version(), Cluster: clusterName, Rows: rows(d.config.seed), Columns: moves(d.config.seed),
+		Go: runtime.Version(), Cluster: clusterName, Rows: rows(d.config.seed), Columns: d.config.moves(),
 	}
 	out, err := exec.Command(d.March, "version").Output()
 	if err != nil {
@@ -378,7 +381,7 @@ func (d *driver) enough() bool {
 	defer d.mu.Unlock()
 	return d.injected.Load() >= int64(least.Faults) && len(d.mu.kinds) >= least.Kinds &&
 		d.migrated.Load() >= int64(least.Migrations) && (d.config.time < report.FullLength ||
-		!slices.ContainsFunc(moves(d.config.seed), func(kind string) bool { return !d.mu.moved[kind] }))
+		!slices.ContainsFunc(d.config.moves(), func(kind string) bool { return !d.mu.moved[kind] }))
 }
 
 // stop ends everything cleanly: callers first.

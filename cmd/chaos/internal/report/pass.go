@@ -137,7 +137,6 @@ func (p *pass) take(way string, i runlog.Answer) error {
 	}
 	p.shows(string(i.Tag), way)
 	if l, is := p.history.Times[i.Tag]; is {
-		p.shows(string(i.Instance))
 		return p.times.take(i, l)
 	}
 	owner := history.Owner{Room: i.Room, Instance: i.Instance, Tag: i.Tag}

@@ -50,6 +50,7 @@ func (t *timed) take(i runlog.Answer, l timeid.Layout) error {
 				n = 1
 			}
 			t.r.TimeIDs += n
+			t.shows(fmt.Sprintf("%s %d", i.Instance, p.Worker))
 			t.find(i, l, p, n)
 			run.First, run.Count = run.First+n, run.Count-n
 		}

@@ -111,6 +111,9 @@ func TestTimedOracles(t *testing.T) {
 				w.answer(w, w.Window().From+100, 0, 50)
 				w.answer(w, w.Window().From+100, 50, 50)
 			}
+			pinned := fmt.Sprintf("two %d", timers[0].ID().Number)
+			must(t, runlog.Run{Cluster: "default", Kinds: []string{"kill"}, Rows: map[string]string{
+				pinned: "pinned worker", "two": "any worker", "two 1023": "another worker"}}.Write(r.dir))
 			test.fault(timers[0], timers[1], timers[2])
 			for _, w := range timers {
 				must(t, w.file.Close())
@@ -123,6 +126,9 @@ func TestTimedOracles(t *testing.T) {
 				(got.Verdict == report.Failed) != (test.twice+test.window > 0) {
 				t.Errorf("%d twice, %d of no window, %d IDs, %d windows, %d planted, %q", got.Duplicates.Count,
 					got.NoWindow.Count, got.TimeIDs, got.Windows, got.Planted, got.Failures())
+			}
+			if got.Rows["pinned worker"] == 0 || len(got.Rows) > 1 {
+				t.Errorf("features %v", got.Rows)
 			}
 		})
 	}

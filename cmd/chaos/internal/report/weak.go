@@ -82,10 +82,6 @@ func (c *check) weak() {
 			}
 		}
 	}
-	if skews := slices.Contains(slices.Collect(maps.Values(r.Run.Rows)), "skew"); skews && r.Skewed == 0 &&
-		r.Run.Time >= time.Minute {
-		weak("no answer of an instance that had been behind by max_skew")
-	}
 	if r.IDs == 0 {
 		weak("no IDs")
 	}

@@ -109,9 +109,10 @@ type Run struct {
 	// how long a strict tag's IDs may be used after its layout was last confirmed
 	Hold  time.Duration `json:"hold"`
 	Kinds []string      `json:"kinds"` // of faults that the schedule draws from
-	// Rows are the features of the table in docs/proof.md by what shows that they were in use: a tag, an instance, a
-	// way of calling (a client's, a door's), a kind of failed call and its tag, or the feature itself, if an operator
-	// uses it. Columns are the moves of the table. A long run has all of both.
+	// Rows are the features of the table in docs/proof.md by what shows that they were in use: a tag, an instance and
+	// its worker's number, a way of calling (a client's, a door's), a kind of failed call and its tag, or the feature
+	// itself, if an operator uses it. Columns are the moves of the table; none if the user chose the faults. A long
+	// run has all of both.
 	Rows    map[string]string `json:"rows,omitempty"`
 	Columns []string          `json:"columns,omitempty"`
 }
