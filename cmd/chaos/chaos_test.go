@@ -89,6 +89,24 @@ func TestCells(t *testing.T) {
 	}
 }
 
+// The first three restores of a run leave the rooms each of their fates, and need a recover.
+func TestFirstRestores(t *testing.T) {
+	for seed := range uint64(30) {
+		d, r := &driver{config: &config{seed: seed}}, rand.New(rand.NewPCG(seed, 0))
+		fates := make(map[string]bool)
+		for ; d.restores < 3; d.restores++ {
+			c := d.cell(r)
+			fates[c.rooms] = true
+			if !c.way.loses || c.residual() {
+				t.Errorf("seed %d: %v", seed, c)
+			}
+		}
+		if len(fates) != 3 {
+			t.Errorf("seed %d: the rooms are only %v", seed, fates)
+		}
+	}
+}
+
 // A run of an even seed and one of an odd seed show all features and moves of the table in docs/proof.md, which the
 // simulation's TestMoves reads, too.
 func TestFeaturesAndMovesAreTheTables(t *testing.T) {
@@ -192,6 +210,11 @@ func TestCutOffHoldsPauses(t *testing.T) {
 		d.hold.Unlock()
 		return true
 	}
+	d.hold.Lock()
+	if _, err := cutOff(t.Context(), d, r); !errors.Is(err, errSkip) {
+		t.Errorf("while an operator holds pauses: %v", err)
+	}
+	d.hold.Unlock()
 	hurt, err := cutOff(t.Context(), d, r)
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +267,7 @@ func TestBeginningIsBounded(t *testing.T) {
 			return nil, cluster.Poll(ctx, "something", func() bool { return false })
 		}}
 		if err := d.inject(t.Context(), never, 1, nil); err == nil ||
-			!strings.Contains(err.Error(), "waiting for something: not within 3m0s") {
+			!strings.Contains(err.Error(), "waiting for something: not within 10m0s") {
 			t.Errorf("got %v", err)
 		}
 	})

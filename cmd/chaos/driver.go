@@ -42,7 +42,7 @@ type driver struct {
 	// Used by the main lane only:
 	token       string          // etcd's cluster ID depends on it
 	disk        *disk.Disk      // of the journals; nil if they have none of their own
-	restores    int             // how many began
+	restores    uint64          // how many began
 	journalLost map[string]bool // instances, ROOM/NAME, that ever started without their journal
 
 	hold   sync.Mutex    // held while no process may be stopped for long

@@ -33,8 +33,11 @@ type injury struct {
 	unhurt func(who string) bool
 }
 
-// errSkip says that a fault is not possible now.
-var errSkip = errors.New("nothing to hit now")
+// errSkip says that a fault is not possible now; errHeld, that it needs what another part of the run holds.
+var (
+	errSkip = errors.New("nothing to hit now")
+	errHeld = fmt.Errorf("%w: long pauses are held already", errSkip)
+)
 
 // deck returns the faults to draw from.
 func deck(only []string) ([]fault, error) {
@@ -92,7 +95,7 @@ func (d *driver) faults(ctx, lanes context.Context) error {
 				kinds[i], kinds[2] = kinds[2], kinds[i]
 			}
 		}
-		again := 0
+		again := make(map[string]int)
 		for i := 0; i < len(kinds); i++ {
 			f := kinds[i]
 			if lanes.Err() != nil || ctx.Err() != nil {
@@ -107,10 +110,10 @@ func (d *driver) faults(ctx, lanes context.Context) error {
 			number++
 			if errors.Is(err, errSkip) {
 				d.log.Info("skipped", "kind", f.kind, "why", err)
-				if f.kind == lostAnswers && i+1 < len(kinds) && again < 10 { // after the next one, again
+				if i+1 < len(kinds) && again[f.kind] < 10 { // after the next one, again
 					kinds[i], kinds[i+1] = kinds[i+1], kinds[i]
 					i--
-					again++
+					again[f.kind]++
 				}
 				if !store.Sleep(ctx, 50*time.Millisecond) {
 					return ctx.Err()
@@ -164,9 +167,9 @@ func (d *driver) inject(ctx context.Context, f fault, number int, r *rand.Rand) 
 
 const (
 	// beginWithin and endWithin bound how long the beginning and the end of a fault may take: a
-	// restore of etcd begins within half a minute. If an etcd does not come back, the run must
-	// not wait for ever.
-	beginWithin = 3 * time.Minute
+	// restore of etcd begins within half a minute, and each room that is replaced may take more than
+	// a minute. If an etcd does not come back, the run must not wait for ever.
+	beginWithin = 10 * time.Minute
 	endWithin   = 60 * time.Second
 	// giveUp bounds the wait for IDs after the end.
 	giveUp = 60 * time.Second

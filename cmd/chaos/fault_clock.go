@@ -69,7 +69,7 @@ func clockAgreed(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 
 // restart kills an instance, and starts it again at once.
 func restart(s *cluster.Server) error {
-	if err := s.Down(killSignal); err != nil {
+	if err := s.Down(); err != nil {
 		return fmt.Errorf("kill %s: %w", s.ID, err)
 	}
 	s.Keep(true)

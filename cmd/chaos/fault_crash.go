@@ -35,7 +35,7 @@ func crashAt(where crash.Where, choose choose) func(context.Context, *driver, *r
 			most = 2
 		}
 		point, n := pick(r, points), 1+r.IntN(most)
-		if err := s.Down(killSignal); err != nil {
+		if err := s.Down(); err != nil {
 			return nil, err
 		}
 		s.Environment(fmt.Sprintf("MARCH_CRASH=%s:%d", point, n))
@@ -52,7 +52,7 @@ func crashAt(where crash.Where, choose choose) func(context.Context, *driver, *r
 		case <-ctx.Done():
 		case <-time.After(crashWithin):
 			detail += ": it did not come by there"
-			if err := s.Signal(killSignal); err != nil {
+			if err := s.Kill(); err != nil {
 				return nil, err
 			}
 		}

@@ -34,7 +34,7 @@ func removeJournal(_ context.Context, d *driver, r *rand.Rand) (*injury, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Down(killSignal); err != nil {
+	if err := s.Down(); err != nil {
 		return nil, err
 	}
 	files, err := s.Journals()

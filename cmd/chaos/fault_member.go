@@ -86,7 +86,7 @@ func killMembers(choose chooseMembers) func(context.Context, *driver, *rand.Rand
 			return nil, err
 		}
 		for _, m := range of {
-			if err := m.Down(killSignal); err != nil {
+			if err := m.Down(); err != nil {
 				return nil, err
 			}
 		}

@@ -52,22 +52,17 @@ func cells() (all []cell) {
 func restoreFaults() []fault {
 	return []fault{{"restore etcd", "etcd goes back in time, in one of many ways; then march recover",
 		func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
-			fate := []string{alive, withoutJournal, withJournal}[d.restores%3]
-			d.restores++
-			c := pick(r, cells())
-			for c.residual() || c.rooms != fate {
-				c = pick(r, cells())
-			}
-			return d.restoreCell(ctx, c, r)
+			return d.restoreCell(ctx, d.cell(r), r)
 		}}}
 }
 
-// someonePaused reports whether the lane of pauses has stopped a process: a recover would ask
-// that one in vain.
-func (d *driver) someonePaused() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return len(d.mu.paused) > 0
+// cell draws a cell for the next restore. The fates of the rooms take turns, and each has a recover at its first turn.
+func (d *driver) cell(r *rand.Rand) (c cell) {
+	fate := []string{alive, withoutJournal, withJournal}[(d.config.seed+d.restores)%3]
+	for c = pick(r, cells()); c.residual() || c.rooms != fate || !c.way.loses && d.restores < 3; {
+		c = pick(r, cells())
+	}
+	return c
 }
 
 // age is how long rooms lease after the backup. The backup lacks these leases.
@@ -76,26 +71,16 @@ const age = 3 * time.Second
 // restoreCell goes through a cell of the matrix until etcd is back. The injury's end is the
 // operators' work after that.
 func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury, error) {
-	d.hold.Lock() // no process is stopped for long until the end
+	if err := d.holdPauses(ctx); err != nil { // a recover would ask a stopped process in vain
+		return nil, err
+	}
 	released := false
 	defer func() {
 		if !released {
 			d.hold.Unlock()
 		}
 	}()
-	// A recover would ask a stopped process in vain: its pause ends now.
-	if err := cluster.Poll(ctx, "stopped processes to go on", func() bool {
-		if !d.someonePaused() {
-			return true
-		}
-		select {
-		case d.goesOn <- struct{}{}:
-		default:
-		}
-		return false
-	}); err != nil {
-		return nil, err
-	}
+	d.restores++
 	dir, err := os.MkdirTemp(d.Dir, "backup-")
 	if err != nil {
 		return nil, err
@@ -109,7 +94,7 @@ func (d *driver) restoreCell(ctx context.Context, c cell, r *rand.Rand) (*injury
 	store.Sleep(ctx, age+between(r, 0, 2*time.Second))
 	if c.rooms != alive {
 		for _, s := range d.Instances {
-			if err := s.Down(killSignal); err != nil {
+			if err := s.Down(); err != nil {
 				return nil, err
 			}
 		}

@@ -19,7 +19,6 @@ import (
 )
 
 const (
-	killSignal = syscall.SIGKILL
 	stopSignal = syscall.SIGSTOP
 	contSignal = syscall.SIGCONT
 )
@@ -78,7 +77,7 @@ func kill(choose choose) func(context.Context, *driver, *rand.Rand) (*injury, er
 			return nil, err
 		}
 		lasts := between(r, 0, time.Second)
-		if err := s.Down(killSignal); err != nil {
+		if err := s.Down(); err != nil {
 			return nil, err
 		}
 		return &injury{target: s.ID, lasts: lasts, end: func(context.Context) error {
@@ -97,7 +96,7 @@ func killRoom(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	}
 	for _, s := range of {
 		d.touch(s.Room)
-		if err := s.Down(killSignal); err != nil {
+		if err := s.Down(); err != nil {
 			return nil, err
 		}
 	}
@@ -109,27 +108,48 @@ func killRoom(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	}}, nil
 }
 
-// replaceRooms replaces all instances, as an upgrade does. Those that are stopped for long are left out.
+// replaceRooms replaces all instances, as an upgrade does.
 func replaceRooms(ctx context.Context, d *driver, _ *rand.Rand) (*injury, error) {
-	var of []*cluster.Server
+	if err := d.holdPauses(ctx); err != nil {
+		return nil, err
+	}
+	defer d.hold.Unlock()
 	for _, s := range d.Instances {
-		if d.isPaused(s) {
-			continue
-		}
 		d.touch(s.Room)
-		if err := s.Down(syscall.SIGTERM); err != nil {
+		if err := s.Replace(); err != nil {
+			d.note(runlog.Event{What: runlog.Process, Target: s.Name, Violation: err.Error()})
+		}
+		starting, cancel := context.WithTimeoutCause(ctx, startWithin, fmt.Errorf("not within %v", startWithin))
+		err := cluster.Poll(starting, s.Name+" to be ready", func() bool {
+			return s.Room == spare || d.ready(starting, s)
+		})
+		cancel()
+		if err != nil {
 			return nil, err
 		}
-		s.Keep(true)
-		if err := cluster.Poll(ctx, s.Name+" to be ready", func() bool {
-			return s.Room == spare || d.isPaused(s) || d.ready(ctx, s)
-		}); err != nil {
-			return nil, err
-		}
-		of = append(of, s)
 	}
 	d.moved("upgrade")
-	return &injury{target: names(of), end: func(context.Context) error { return nil }}, nil
+	return &injury{target: names(d.Instances), end: func(context.Context) error { return nil }}, nil
+}
+
+// holdPauses keeps the lane of pauses from stopping processes, until hold is given back, and ends the present pause.
+func (d *driver) holdPauses(ctx context.Context) error {
+	if !d.hold.TryLock() {
+		return errHeld
+	}
+	err := cluster.Poll(ctx, "stopped processes to go on", func() bool {
+		select {
+		case d.goesOn <- struct{}{}:
+		default:
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return len(d.mu.paused) == 0
+	})
+	if err != nil {
+		d.hold.Unlock()
+	}
+	return err
 }
 
 func (d *driver) instancesOf(room cluster.Room) (of []*cluster.Server) {
@@ -242,7 +262,9 @@ const settleFor = 20 * time.Second
 // caller may notice. So no process is stopped for long meanwhile: calls to a stopped process
 // fail for another reason than etcd.
 func cutOff(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
-	d.hold.Lock()
+	if !d.hold.TryLock() {
+		return nil, errHeld
+	}
 	i, err := d.cutOff(ctx, r)
 	if err != nil {
 		d.hold.Unlock()
@@ -260,7 +282,7 @@ func (d *driver) cutOff(ctx context.Context, r *rand.Rand) (*injury, error) {
 	rooms := slices.Clone(d.Rooms)
 	r.Shuffle(len(rooms), func(i, j int) { rooms[i], rooms[j] = rooms[j], rooms[i] })
 	rooms = slices.DeleteFunc(rooms, func(room cluster.Room) bool {
-		return room.Spare || slices.ContainsFunc(d.instancesOf(room), func(s *cluster.Server) bool {
+		return room.Name == spare || slices.ContainsFunc(d.instancesOf(room), func(s *cluster.Server) bool {
 			return d.isPaused(s) || s.Up() < settleFor || !d.settled(room.Name)
 		})
 	})

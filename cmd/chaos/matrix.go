@@ -135,8 +135,11 @@ func (d *driver) oneCell(ctx context.Context) error {
 	f := fault{"restore etcd", "", func(ctx context.Context, d *driver, r *rand.Rand) (*injury, error) {
 		return d.restoreCell(ctx, *d.config.cell, r)
 	}}
-	if err := d.inject(ctx, f, 1, rand.New(rand.NewPCG(d.config.seed, 1_001))); err != nil {
-		return err
+	for err := errSkip; err != nil; store.Sleep(ctx, 100*time.Millisecond) {
+		err = d.inject(ctx, f, 1, rand.New(rand.NewPCG(d.config.seed, 1_001)))
+		if err != nil && !errors.Is(err, errSkip) {
+			return err
+		}
 	}
 	store.Sleep(ctx, 2*time.Second) // for some further refills
 	return ctx.Err()

@@ -97,7 +97,7 @@ func (d *driver) up(ctx context.Context, members ...*cluster.Member) error {
 // down kills members and keeps them away.
 func down(members ...*cluster.Member) error {
 	for _, m := range members {
-		if err := m.Down(killSignal); err != nil {
+		if err := m.Down(); err != nil {
 			return err
 		}
 	}

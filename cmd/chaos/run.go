@@ -36,7 +36,7 @@ import (
 // The processes of a run. One room has a single instance, which cannot hide behind another.
 var (
 	rooms = []cluster.Room{{Name: "a", Instances: 2}, {Name: "b", Instances: 2}, {Name: "c", Instances: 1},
-		{Name: spare, Instances: 1, Spare: true}}
+		{Name: spare, Instances: 1}}
 	tags  = []allocator.Tag{"order", "item", "user", strictTag}
 	times = map[allocator.Tag]*marchv1.TimeTag{ // of time-ordered IDs
 		"event": {Preset: "cosid"},
@@ -59,7 +59,7 @@ var (
 	}
 )
 
-// spare is the room that layouts have, lose and get back.
+// spare is the room that layouts have, lose and get back. No promise of times is measured of it.
 const spare = "d"
 
 // bounded is a tag with a quota, which some batches exceed.

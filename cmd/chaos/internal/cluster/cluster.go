@@ -55,7 +55,6 @@ type Config struct {
 type Room struct {
 	Name      allocator.Room
 	Instances int
-	Spare     bool // layouts need not have it, and no promise of times is measured of it
 }
 
 // Cluster is a running cluster. Its fields do not change.
@@ -148,7 +147,7 @@ func begin(servers []*Server) {
 func (c *Cluster) StopServers() error {
 	var errs []error
 	for _, s := range c.Servers() {
-		errs = append(errs, s.Stop(stopWithin))
+		errs = append(errs, s.Stop())
 	}
 	return errors.Join(errs...)
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/march-id/march/cmd/chaos/internal/proc"
@@ -109,21 +108,27 @@ func (k *keeper) Expect() {
 	k.mu.expected = true
 }
 
-// Down kills the process with a signal and keeps it away until Keep(true).
-func (k *keeper) Down(s syscall.Signal) error {
+// Down kills the process and keeps it away until Keep(true).
+func (k *keeper) Down() error {
 	k.Keep(false)
 	k.Expect()
-	err := k.Signal(s)
-	<-k.Ended()
-	return err
+	return k.Process.Kill()
+}
+
+// Replace ends the process cleanly and starts it again. Its error says that the process had to be killed.
+func (k *keeper) Replace() error {
+	k.Keep(false)
+	k.Expect()
+	defer k.Keep(true)
+	return k.Process.Stop(stopWithin)
 }
 
 // Stop ends the process cleanly, for good.
-func (k *keeper) Stop(within time.Duration) error {
+func (k *keeper) Stop() error {
 	k.Keep(false)
 	k.Expect()
 	k.end()
-	return k.Process.Stop(within)
+	return k.Process.Stop(stopWithin)
 }
 
 func (k *keeper) end() {
