@@ -63,7 +63,8 @@ func (c *config) matrix(ctx context.Context, numbers []int) error {
 		}
 		run := *c
 		run.cell, run.seed, run.time = &cell, c.seed+uint64(n), time.Minute
-		run.dir = filepath.Join(top, fmt.Sprintf("%02d %v", n+1, cell))
+		// Without a comma: the flag for keys, which are in files there, is a list.
+		run.dir = filepath.Join(top, fmt.Sprintf("%02d %s %s", n+1, cell.way.name, cell.rooms))
 		if err := os.MkdirAll(run.dir, 0o750); err != nil {
 			return err
 		}
