@@ -584,6 +584,7 @@ func (s *script) plain(text string) string {
 		text = regexp.MustCompile(`\bworker `+id.String()+`\b`).ReplaceAllString(text, "worker "+name)
 	}
 	text = raftIndex.ReplaceAllString(text, "raft index is N, and was M")
+	text = revisions.ReplaceAllString(text, "at revision N after it had shown revision M")
 	return random.ReplaceAllString(text, "...")
 }
 
@@ -591,3 +592,6 @@ var random = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]
 
 // raftIndex grows with reads, too, of which some are made at once.
 var raftIndex = regexp.MustCompile(`raft index is \d+, and was \d+`)
+
+// revisions grow with heartbeats, too, which may fall due while a process tries again, after pauses of random length.
+var revisions = regexp.MustCompile(`at revision \d+ after it had shown revision \d+`)
