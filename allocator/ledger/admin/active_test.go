@@ -63,15 +63,6 @@ func TestActiveMigrationThatEndsMeanwhile(t *testing.T) {
 	}
 }
 
-// twoBits returns the settings of a tag of time-ordered IDs that has four workers.
-func twoBits() record.TagSettings {
-	timed := record.NewTimeTag(timeid.Layout{TimeBits: 41, WorkerBits: 2, SequenceBits: 12, Unit: time.Millisecond,
-		Epoch: timeid.EpochCosId})
-	settings := record.DefaultTag()
-	settings.Time = &timed
-	return settings
-}
-
 // A migration that begins just before a tag of time-ordered IDs is written, and leaves a room without a worker, refuses
 // the tag.
 func TestTagThatAMigrationOvertakes(t *testing.T) {
@@ -92,26 +83,10 @@ func TestTagThatAMigrationOvertakes(t *testing.T) {
 		}
 		return ledgertest.Fate{Name: ledgertest.Done}
 	})
-	_, err = manage(ledgertest.Open(t, conn)).CreateTag(bg, "event", twoBits(), "ann")
-	ledgertest.WantKind(t, err, allocator.Refused, "is under way", "room b", "no worker of 2 bits")
-}
-
-// A migration that has given a room its first worker refuses a tag of time-ordered IDs until it ends: an abort would
-// lead back to the layout without one.
-func TestTagThatAnAbortWouldStrand(t *testing.T) {
-	c := memcluster.New(t, "100 a=0-50 b=76-99")
-	from, err := c.Admin.Ledger.Refresh(bg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := record.Migration{From: from.Layout, Target: ledgertest.Lay(t, "100 a=0-50 b=50-99")}
-	m.Moves = record.MovesOf(plan.Move{Kind: plan.Expand, Layout: m.Target})
-	if m, err = c.Admin.StartMigration(bg, from, m, "bob"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Admin.MakeMove(bg, m, nil); err != nil {
-		t.Fatal(err)
-	}
-	_, err = c.Admin.CreateTag(bg, "event", twoBits(), "ann")
+	timed := record.NewTimeTag(timeid.Layout{TimeBits: 41, WorkerBits: 2, SequenceBits: 12, Unit: time.Millisecond,
+		Epoch: timeid.EpochCosId})
+	settings := record.DefaultTag()
+	settings.Time = &timed
+	_, err = manage(ledgertest.Open(t, conn)).CreateTag(bg, "event", settings, "ann")
 	ledgertest.WantKind(t, err, allocator.Refused, "is under way", "room b", "no worker of 2 bits")
 }

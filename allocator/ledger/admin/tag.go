@@ -243,7 +243,10 @@ func (a *Admin) fits(ctx context.Context, t record.Tag) ([]store.Cond, error) {
 	if err != nil || !active {
 		return append(conds, store.Absent(a.keys.ActiveMigration())), err
 	}
-	layouts := []allocator.Layout{m.From}
+	var layouts []allocator.Layout
+	if t.Home != "" {
+		layouts = append(layouts, m.From)
+	}
 	for _, move := range m.Moves[m.Reached:] {
 		layouts = append(layouts, move.Layout)
 	}
