@@ -32,7 +32,8 @@
 // which one did not happen is weak. Layouts have a spare room or leave it out: it is new, drained, or lost, when
 // all of it is killed and the migration goes on without. One tag has a quota, which some calls exceed. Upgrades
 // replace all instances in good order by the same build: package cmd/march tests those between two versions.
-// Runs of odd seeds change boundaries; those of even seeds have the two features that forbid it.
+// Runs of odd seeds change boundaries. Those of even seeds have a tag with the worker last, which forbids that,
+// and an instance with a worker of its own.
 //
 // Callers take IDs in each way that March has, by single calls, batches, contiguous ones, of several tags at
 // once, by streams, by the Go client with segments and windows that it was lent, and at the doors for Redis,
@@ -43,7 +44,7 @@
 // each half a minute. etcd asks each process for its own user.
 //
 // Three tags have time-ordered IDs: one counts ms, one seconds, and one, in runs of even seeds, has the worker
-// last. An instance has a worker of its own there. Faults set the clocks of instances wrong, too (package skew).
+// last. Faults set the clocks of instances wrong, too (package skew).
 // The check compares the IDs with the windows of workers in etcd's history. The run does not measure how long
 // their callers wait: after some restores, no window begins for 20 minutes.
 //

@@ -226,6 +226,8 @@ func (g gate) run(ctx context.Context, name, pkg string, args ...string) (fate, 
 var (
 	seedLine = regexp.MustCompile(`seed ([0-9]+):\n\s*(?:at [^ ]+: )?(.*)`)
 	testLine = regexp.MustCompile(`--- FAIL: ([^ ]+)[^\n]*\n\s*(?:[^ ]+\.go:[0-9]+: )?(.*)`)
+	// A script says so by the clock of its bubble, which runs ahead.
+	inBubble = regexp.MustCompile(`(?m)^.*: still running after \d+s\n+`)
 )
 
 // found reads the output of a failed test: its seed or name, and its first finding.
@@ -234,6 +236,7 @@ func found(said string) (by, how string, seed int) {
 		seed, _ = strconv.Atoi(m[1])
 		return "seed " + m[1], short(m[2]), seed
 	}
+	said = inBubble.ReplaceAllString(said, "")
 	// The first line of the first test that is not part of another: its parts come after it.
 	for rest := said; ; {
 		m := testLine.FindStringSubmatchIndex(rest)

@@ -19,6 +19,8 @@ func (c *Cluster) passwordFile() string { return filepath.Join(c.Dir, "etcd.pass
 
 // tokens is the file of the tokens of TinyId's callers.
 func (c *Cluster) tokens() string { return filepath.Join(c.Dir, "tinyid.tokens") }
+
+// policy is the file of callers' rights.
 func (c *Cluster) policy() string { return filepath.Join(c.Dir, "policy.yaml") }
 
 // AsOperator returns the flags of an operator's command that calls etcd.
