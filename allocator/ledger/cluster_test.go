@@ -58,11 +58,6 @@ func (c *cluster) startAs(room allocator.Room, name allocator.Instance) *process
 	return &process{c.StartAs(room, name), c}
 }
 
-// steps sets a tag's max_step.
-func steps(n int64) func(*record.TagSettings) {
-	return func(s *record.TagSettings) { s.MinStep, s.MaxStep = 1, n }
-}
-
 // markOf returns the mark of a tag in a room.
 func (c *cluster) markOf(room allocator.Room, tag allocator.Tag) record.Mark {
 	c.Helper()

@@ -25,7 +25,7 @@ func TestLeaseUnderEachFault(t *testing.T) {
 					p.Lease(10)
 				}
 				was := c.Mark("a").Next
-				met := p.Conn.Next(ledgertest.Fate{Name: fate, N: 3}, ledgertest.PutsUnder("marks/"))
+				met := p.Conn.Next(ledgertest.Fate{Name: fate, N: 3}, 1, ledgertest.PutsUnder("marks/"))
 				seg, err := p.TryLease("t", 10)
 				want := map[ledgertest.FateName]allocator.Kind{
 					ledgertest.DoneAnswerLost: allocator.Unavailable, ledgertest.NotDone: allocator.Unavailable,
@@ -71,7 +71,7 @@ func TestFloorReadUnderFaults(t *testing.T) {
 			b.Lease(10)
 			c.Move("100 a=50-100 b=0-50")
 			floors := func(txn store.Txn) bool { return len(txn.If) == 2 && !ledgertest.Writes(txn) }
-			met := b.Conn.Next(ledgertest.Fate{Name: fate, N: 3}, floors)
+			met := b.Conn.Next(ledgertest.Fate{Name: fate, N: 3}, 1, floors)
 			if _, err := b.TryLease("t", 10); err != nil {
 				b.Lease(10)
 			}

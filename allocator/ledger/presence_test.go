@@ -50,7 +50,7 @@ func TestJoinUnknownOutcome(t *testing.T) {
 			c := newCluster(t, "10 a=0-5 b=5-10")
 			p := c.process()
 			p.Ledger = ledgertest.Open(t, p.Conn)
-			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, ledgertest.PutsUnder("rooms/"))
+			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, 1, ledgertest.PutsUnder("rooms/"))
 			as := ledger.Registration{Room: "a", Name: "one", Address: "127.0.0.1:1", Build: "test"}
 			var err error
 			if p.Instance, err = p.Ledger.Join(bg, as); fate != ledgertest.Twice {
@@ -63,7 +63,7 @@ func TestJoinUnknownOutcome(t *testing.T) {
 			c.Mem.Arrive()
 			p.Lease(10)
 			for _, version := range []int64{1, 1} {
-				p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, ledgertest.PutsUnder("rooms/"))
+				p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, 1, ledgertest.PutsUnder("rooms/"))
 				if err := p.Serve(bg, version); err != nil {
 					ledgertest.WantKind(t, err, allocator.Unavailable)
 					_ = p.Serve(bg, version) // may first learn that it was done
@@ -74,7 +74,7 @@ func TestJoinUnknownOutcome(t *testing.T) {
 				c.Mem.Arrive()
 				p.Lease(10)
 			}
-			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool {
+			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, 1, func(txn store.Txn) bool {
 				return len(txn.Then) > 0 && txn.Then[0].Delete != ""
 			})
 			if err := p.Leave(bg); err != nil {

@@ -57,15 +57,6 @@ func margin(steps int64) func(*recovery.Config) {
 	return func(cfg *recovery.Config) { cfg.Margin = &steps }
 }
 
-func dry(cfg *recovery.Config) { cfg.Apply = false }
-
-func missing(r *recovery.Report) (ids []string) {
-	for _, m := range r.Missing {
-		ids = append(ids, string(m.ID))
-	}
-	return ids
-}
-
 func (p *process) id() record.InstanceID {
 	return ledger.Registration{Room: p.Room(), Name: p.Name()}.ID()
 }

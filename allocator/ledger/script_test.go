@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -133,6 +134,7 @@ type script struct {
 	began     time.Time         // what clocks showed at first
 	offset    time.Duration     // of them from the bubble's clock
 	timeless  bool              // see verbs
+	uuid      string            // of the configuration
 	mirrors   map[string]*seen
 	consoles  map[string]*ledger.Ledger
 	by        *ledger.Ledger             // of the console that does the command, nil for none
@@ -140,7 +142,8 @@ type script struct {
 	fates     []expected                 // of transactions
 
 	mu      sync.Mutex
-	written []store.KV // registrations since the last command
+	written []store.KV     // registrations since the last command
+	asked   map[string]int // how often the last recover asked an address
 
 	migration record.Migration
 	noted     record.Instance
@@ -149,7 +152,7 @@ type script struct {
 	stop      func()              // it; nil for none
 }
 
-// meanwhile are commands while a process writes a key: after that, or before it so many times.
+// meanwhile are commands while a process writes a key, or reads one: after that, or before it so many times.
 type meanwhile struct {
 	key      string
 	commands []string
@@ -349,9 +352,9 @@ func (s *script) start(a args) (string, error) {
 		etcd = ledgertest.WithRole(etcd, role)
 	}
 	p.Ledger = ledgertest.Open(s.t, etcd, func(cfg *ledger.Config) {
-		cfg.Now = func() time.Time { return s.now().Add(p.ahead) }
-		if a.has("logs") {
-			cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Info, DisableTime: true, Output: logged{p}})
+		cfg.Now, cfg.UUID = func() time.Time { return s.now().Add(p.ahead) }, s.uuid
+		if level := hclog.LevelFromString(a.value("logs")); a.has("logs") || level != hclog.NoLevel {
+			cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: level, DisableTime: true, Output: logged{p}})
 		}
 	})
 	r := ledger.Registration{Room: allocator.Room(room), Name: allocator.Instance(name), Address: handle,
@@ -515,13 +518,27 @@ func (s *script) filled(text string) string {
 	for incarnation, name := range s.names {
 		text = strings.ReplaceAll(text, "{"+name+"}", incarnation)
 	}
+	text = strings.ReplaceAll(text, "{ff}", "\xff") // which is no text
+	if strings.Contains(strings.ToLower(text), "{uuid}") {
+		uuid := value[record.Identity](s.c, "identity").UUID
+		text = strings.NewReplacer("{uuid}", uuid, "{UUID}", strings.ToUpper(uuid)).Replace(text)
+	}
 	return strings.ReplaceAll(text, "{migration}", s.migration.ID)
+}
+
+// value returns a stored value.
+func value[T any](c *cluster, key string) (v T) {
+	c.Helper()
+	if err := json.Unmarshal(c.Value(key), &v); err != nil {
+		c.Fatalf("%s: %v", key, err)
+	}
+	return v
 }
 
 // now returns what clocks show that are right.
 func (s *script) now() time.Time { return time.Now().Add(s.offset).UTC() }
 
-func (s *script) config(cfg *ledger.Config) { cfg.Now = s.now }
+func (s *script) config(cfg *ledger.Config) { cfg.Now, cfg.UUID = s.now, s.uuid }
 
 // since returns a time in Unix ms as what passed since the cluster began.
 func (s *script) since(ms int64) string { return time.UnixMilli(ms).Sub(s.began).String() }
@@ -535,6 +552,9 @@ type registrations struct {
 func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	m := r.s.meanwhile
 	now := m.key != "" && ledgertest.PutsUnder(m.key)(txn)
+	if key, is := strings.CutPrefix(m.key, "read:"); is {
+		now = len(txn.If) == 0 && len(txn.Then) == 1 && txn.Then[0].Get != nil && txn.Then[0].Get.Key == prefix+key
+	}
 	do := func() {
 		r.s.meanwhile = meanwhile{}
 		for _, command := range m.commands {
@@ -575,7 +595,8 @@ func (c *complaints) Errorf(format string, args ...any) {
 	c.all = append(c.all, fmt.Sprintf(format, args...))
 }
 
-// plain replaces the names of incarnations, workers, epochs, clusters and entries that are random.
+// plain replaces what is another one in each run: names of incarnations, workers, epochs, clusters and entries,
+// numbers that reads make grow, the directory of journals.
 func (s *script) plain(text string) string {
 	for incarnation, name := range s.names {
 		text = strings.ReplaceAll(text, incarnation, name)
@@ -585,10 +606,14 @@ func (s *script) plain(text string) string {
 	}
 	text = raftIndex.ReplaceAllString(text, "raft index is N, and was M")
 	text = revisions.ReplaceAllString(text, "at revision N after it had shown revision M")
+	text = pid.ReplaceAllString(strings.ReplaceAll(text, s.dir, "DIR"), "$1 N")
 	return random.ReplaceAllString(text, "...")
 }
 
 var random = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]{21}|\b0[01][0-9A-HJKMNP-TV-Z]{24}\b`)
+
+// pid is that of the process that runs the scripts, with its host.
+var pid = regexp.MustCompile(`\b(PID|kill -9) \d+( on host [^,]+)?`)
 
 // raftIndex grows with reads, too, of which some are made at once.
 var raftIndex = regexp.MustCompile(`raft index is \d+, and was \d+`)

@@ -3,9 +3,11 @@ package ledger_test
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +19,7 @@ import (
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/machine"
+	"github.com/march-id/march/allocator/ledger/mirror"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/recovery"
 	"github.com/march-id/march/allocator/ledger/store"
@@ -36,17 +39,21 @@ func init() {
 	verbs = []verb{
 		{"cluster [formats=N] LAYOUT", "a new cluster, with the tag t", nil},
 		{"start ROOM/NAME [journal[=DIR]] [role] [old-role] [required] [ahead=TIME] [callers=N] [pinned-window=TIME] " +
-			"[as=HANDLE] [hold=TIME] [agree] [logs] [run]",
+			"[as=HANDLE] [hold=TIME] [agree] [logs[=LEVEL]] [run]",
 			"a process; the one before of its handle ends. role: its etcd user writes its own room's keys only; " +
 				"old-role: and no tokens; agree: an operator agrees to its clock; logs: it says what it logs; " +
 				"run: it does what it does by itself: sends heartbeats, follows what etcd shows, confirms tenures",
 			(*script).start},
 		{"run P", "it does from now on what it does by itself",
 			on(func(_ *script, p *scripted, _ args) (string, error) { p.run(); return "", nil })},
-		{"crash P", "the process ends", on(func(s *script, p *scripted, _ args) (string, error) {
-			delete(s.live, p.handle)
-			return "", p.end()
-		})},
+		{"crash P [stays]", "the process ends; stays: only its journal is closed",
+			on(func(s *script, p *scripted, a args) (string, error) {
+				if a.has("stays") {
+					return "", p.Close()
+				}
+				delete(s.live, p.handle)
+				return "", p.end()
+			})},
 		{"leave P [stays]", "it stops in good order, and keeps what it holds; stays: it does not end yet",
 			on((*script).leave)},
 		{"hold P N [TAG]", "leases N IDs, and issues none of them yet", on((*script).hold)},
@@ -157,6 +164,23 @@ func init() {
 				}
 				return said, nil
 			})},
+		{"confirmed P VERSION BOUNDARY LOWER-UPPER", "when a layout was confirmed last that leaves it what it " +
+			"may hold of that range, leased under a version; and the newest one that it knows",
+			on(func(s *script, p *scripted, a args) (string, error) {
+				seg := allocator.Segment{Version: number(a[0]), Boundary: number(a[1]), Count: 1}
+				if _, err := fmt.Sscanf(a[2], "%d-%d", &seg.Range.Lower, &seg.Range.Upper); err != nil {
+					return "", err
+				}
+				at, newest := p.Ledger.Confirmed(p.Room(), seg)
+				said := "never"
+				if !at.IsZero() {
+					said = at.Add(s.offset).Sub(s.began).String()
+				}
+				if newest.Outdates(seg) {
+					said += ", and taken since"
+				}
+				return fmt.Sprintf("%s, newest %d", said, newest.Version), nil
+			})},
 		{"barred P", "which recover it answered", on(func(_ *script, p *scripted, _ args) (string, error) {
 			if b, is := p.Barred(); is {
 				return "by " + b.By, nil
@@ -187,7 +211,8 @@ func init() {
 				}
 				return text, nil
 			})},
-		{"meanwhile KEY COMMAND [; COMMAND]", "once a process has written such a key, before it has the answer",
+		{"meanwhile [read:]KEY COMMAND [; COMMAND]",
+			"once a process has written such a key, or has read one alone, before it has the answer",
 			func(s *script, a args) (string, error) {
 				s.meanwhile = meanwhile{key: a[0], commands: strings.Split(a.rest(1), ";")}
 				return "", nil
@@ -302,20 +327,22 @@ func init() {
 		}},
 		{"set TIME", "all clocks are set ahead by that",
 			func(s *script, a args) (string, error) { s.offset += duration(a[0]); return "", nil }},
-		{"repeat N COMMAND [; COMMAND]", "does commands N times, and says the last answer",
+		{"repeat N COMMAND [; COMMAND]", "does commands N times, and says the last answer; # is how often it did them",
 			func(s *script, a args) (said string, _ error) {
-				for range number(a[0]) {
-					for command := range strings.SplitSeq(a.rest(1), ";") {
+				for i := range number(a[0]) {
+					for command := range strings.SplitSeq(strings.ReplaceAll(a.rest(1), "#", fmt.Sprint(i)), ";") {
 						said = s.do(strings.TrimSpace(command))
 					}
 				}
 				return said, nil
 			}},
-		{"costs COMMAND", "does a command, and says how many transactions etcd had",
+		{"costs COMMAND", "does a command, and says how many transactions etcd had, and how many of them wrote",
 			func(s *script, a args) (string, error) {
-				before := s.c.Mem.Txns()
+				txns, writes := s.c.Mem.Txns(), s.c.Mem.Revision()
 				said := s.do(a.rest(0))
-				return strings.TrimPrefix(fmt.Sprintf("%s; transactions: %d", said, s.c.Mem.Txns()-before), "; "), nil
+				txns, writes = s.c.Mem.Txns()-txns, s.c.Mem.Revision()-writes
+				return strings.TrimPrefix(fmt.Sprintf("%s; transactions: %d, %d of them write", said, txns, writes),
+					"; "), nil
 			}},
 		{"keep KEY", "keeps a value for mend",
 			func(s *script, a args) (string, error) { s.spoilt[a[0]] = s.c.Value(a[0]); return "", nil }},
@@ -494,22 +521,31 @@ func init() {
 			}
 			return "no", nil
 		}},
-		{"recover [without=A,B] [stopped=A,B] [margin=N] [journal=A,B] [mirror=M] " +
-			"[layout=known|stored|undecided|LAYOUT] [skip-tag=T] [dry] [alone] [away=A,B] [named] [answers=A:B] " +
-			"[silent=A:N] [fails=KEY] [during=VERB:WORD] [copy]",
-			"asks all processes that run; alone: none of them; away: not these; answers: B is at A's address; " +
-				"silent: A does not confirm the N-th time; fails: nothing is written to keys with that beginning; " +
-				"during: what happens before the first question; copy: of a copy of etcd, as a rehearsal",
+		{"recover [without=A,B] [stopped=A,B] [margin=N] [journal=A,B] [mirror=M] [no-mirror=M] " +
+			"[layout=known|stored|undecided|LAYOUT] [skip-tag=T] [dry] [alone] [away=A,B] [named] " +
+			"[answers=A:B[:late]] [unbarred=A] [silent=A:N] [fails=KEY] [during=VERB:WORD] [copy] [asked]",
+			"asks all processes that run, and the mirrors at the addresses of consoles that etcd has; alone: no " +
+				"process; away: not these; answers: B is at A's address; late: once it is asked to confirm; " +
+				"unbarred: A does not accept the barrier at first; silent: A does not confirm the N-th time, or a " +
+				"mirror does not answer then; fails: nothing is written to keys with that beginning; " +
+				"during: what happens before the first question; copy: of a copy of etcd, as a rehearsal; " +
+				"asked: says how often each address was asked",
 			(*script).recover},
-		{"mirror NAME", "a console begins to mirror the cluster", func(s *script, a args) (string, error) {
-			s.mirrors[a[0]] = s.c.mirror()
-			return s.do("look " + a[0]), nil
-		}},
-		{"look NAME", "it sees all that etcd has", func(s *script, a args) (string, error) {
-			s.mirrors[a[0]].look()
-			s.mirrors[a[0]].Reached(s.c.Mem.Revision(), s.now().Add(time.Minute)) // after every beat
-			return "", nil
-		}},
+		{"mirror NAME [to=BACKUP] [until=TIME]", "a console begins to mirror the cluster, or begins another view; " +
+			"to: it has what came up to that backup; until: its connection lasts so long from now", (*script).mirror},
+		{"look NAME [to=BACKUP] [until=TIME]", "it sees all that etcd has", (*script).look},
+		{"part NAME JSON", "a mirror takes a part, as mirrors are sent and stored; {uuid} is the cluster's",
+			func(s *script, a args) (string, error) {
+				var p mirror.Part
+				if err := json.Unmarshal([]byte(s.filled(a.rest(1))), &p); err != nil {
+					return "", err
+				}
+				if s.mirrors[a[0]] == nil {
+					s.mirrors[a[0]] = &seen{Mirror: mirror.New(100)}
+				}
+				s.mirrors[a[0]].Take(p, true)
+				return "", nil
+			}},
 		{"marks [TAG]", "the marks of t, or of another tag", (*script).marks},
 		{"audit N", "the latest audit entries", func(s *script, a args) (string, error) {
 			var out []string
@@ -527,6 +563,17 @@ func init() {
 			}
 			return fmt.Sprintf("from %s to %s", entries[n-1].From, entries[n-1].To), nil
 		}},
+		{"list tags|every-tag|layouts|migrations|migration|audit|settings",
+			"a list, read in pages of any size, and the keys that it passes over; every-tag: all tags with their " +
+				"marks; migration: the one under way", (*script).list},
+		{"uuid [UUID]", "the cluster's uuid; or: with which one programs that open it from now on are configured",
+			func(s *script, a args) (string, error) {
+				if len(a) == 0 {
+					return s.c.Admin.Ledger.UUID(bg)
+				}
+				s.uuid = s.filled(a[0])
+				return "", nil
+			}},
 		{"origin ID [TAG]", "which room leased an ID", (*script).origin},
 		{"verify", "what is wrong, found with pages of any size", (*script).verify},
 		{"check", "no ID was leased twice, and the store fits together", func(s *script, _ args) (string, error) {
@@ -642,21 +689,18 @@ func (s *script) fate(p *scripted, a args) (string, error) {
 			becomes.N = int(number(a[2]))
 		}
 	}
-	met, times := new(int), 1
+	times := 1
 	if text := a.value("times"); text != "" {
 		times = int(number(text))
+	} else if a.has("always") {
+		times = math.MaxInt
 	}
-	p.Conn.Fate(func(txn store.Txn) (now ledgertest.Fate) {
-		if !match(txn) {
-			return now
+	met := p.Conn.Next(becomes, times, func(txn store.Txn) bool {
+		is := match(txn)
+		if is && a[0] == "slow" {
+			time.Sleep(time.Duration(becomes.N) * time.Millisecond)
 		}
-		if *met++; *met <= times || a.has("always") {
-			now = becomes
-			if a[0] == "slow" {
-				time.Sleep(time.Duration(now.N) * time.Millisecond)
-			}
-		}
-		return now
+		return is
 	})
 	if !a.has("always") {
 		s.fates = append(s.fates, expected{strings.Join(a, " "), met, times})
@@ -786,6 +830,87 @@ func (s *script) instances(a args) (string, error) {
 	return strings.Join(out, "; "), err
 }
 
+// list reads a list in pages of several sizes.
+func (s *script) list(a args) (string, error) {
+	var said string
+	sizes := []int{100, 1, 2, 3, 4}
+	if !slices.Contains([]string{"tags", "layouts", "migrations", "audit"}, a[0]) {
+		sizes = sizes[:1] // it has no pages
+	}
+	for _, n := range sizes {
+		var names, bad []string
+		for after, whole := "", false; !whole; {
+			page, skipped, err := s.page(a[0], after, n)
+			if err != nil {
+				return "", err
+			}
+			if whole = len(page) < n; !whole {
+				after = page[n-1]
+			}
+			names = append(names, page...)
+			for _, key := range skipped {
+				bad = append(bad, "\n  "+key.Error())
+			}
+		}
+		slices.Sort(bad)
+		now := fmt.Sprintf("%d: %s%s", len(names), strings.Join(names, " "), strings.Join(bad, ""))
+		if n < 100 && now != said {
+			s.t.Errorf("in pages of %d it is\n%s\nwant\n%s", n, now, said)
+		}
+		said = now
+	}
+	return said, nil
+}
+
+// page reads a page of a list, or all of one that has no pages.
+func (s *script) page(of, after string, n int) (names []string, bad []record.KeyError, err error) {
+	admin := s.c.Admin
+	switch of {
+	case "tags":
+		var page []record.Tag
+		page, bad, err = admin.Tags(bg, "", allocator.Tag(after), 0, n)
+		for _, t := range page {
+			names = append(names, string(t.Name))
+		}
+	case "every-tag":
+		bad, err = admin.EachTag(bg, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
+			names = append(names, string(t.Name))
+			return nil
+		})
+	case "layouts":
+		var page []record.Layout
+		page, bad, err = admin.Layouts(bg, number(cmp.Or(after, "0")), n)
+		for _, l := range page {
+			names = append(names, fmt.Sprint(l.Layout.Version))
+		}
+	case "migrations":
+		var page []record.Migration
+		page, bad, err = admin.Migrations(bg, after, n)
+		for _, m := range page {
+			names = append(names, m.ID)
+		}
+	case "audit":
+		var page []record.AuditEntry
+		page, bad, err = admin.Audits(bg, after, n)
+		for _, e := range page {
+			names = append(names, e.ID)
+		}
+	case "migration":
+		var m record.Migration
+		var active bool
+		if m, active, err = admin.ActiveMigration(bg); active {
+			names = append(names, m.ID)
+		}
+	case "settings":
+		var set record.ClusterSettings
+		set, err = admin.Settings(bg)
+		names = append(names, fmt.Sprintf("journals required: %v", set.RequireJournal))
+	default:
+		s.t.Fatalf("there is no list of %s", of)
+	}
+	return names, bad, err
+}
+
 func (s *script) marks(a args) (string, error) {
 	var out []string
 	for _, room := range []allocator.Room{"a", "b", "c"} {
@@ -865,8 +990,9 @@ func (s *script) recover(a args) (string, error) {
 		}
 		cfg.Memories = append(cfg.Memories, m)
 	}
+	cfg.NoMirrors, cfg.Console, s.asked = a.list("no-mirror"), s.askMirror(a), map[string]int{}
 	for _, name := range a.list("mirror") {
-		cfg.Witnesses = append(cfg.Witnesses, recovery.Witness{Name: name, Ask: s.mirrors[name].Asked, Needed: true})
+		cfg.Witnesses = append(cfg.Witnesses, recovery.Witness{Name: name, Ask: cfg.Console(name), Needed: true})
 	}
 	switch choice := a.value("layout"); choice {
 	case "", "known":
@@ -897,26 +1023,102 @@ func (s *script) recover(a args) (string, error) {
 		})
 	}
 	report, err := recovery.Run(bg, ledgertest.Open(s.t, conn, s.config), cfg)
-	return s.reported(report, err), nil
+	said := s.reported(report, err)
+	if a.has("asked") {
+		said += fmt.Sprintf("\n  asked %v", s.asked)
+	}
+	return said, nil
+}
+
+// askMirror asks the mirror at an address, until it falls silent.
+func (s *script) askMirror(a args) func(string) recovery.AskMirror {
+	return func(address string) recovery.AskMirror {
+		return func(ctx context.Context, q mirror.Question,
+			use func(mirror.Part) error) (mirror.Answer, error) {
+			s.mu.Lock()
+			s.asked[address]++
+			n := s.asked[address]
+			s.mu.Unlock()
+			if m := s.mirrors[address]; m != nil && a.value("silent") != fmt.Sprintf("%s:%d", address, n) {
+				return m.Asked(ctx, q, use)
+			}
+			return mirror.Answer{}, allocator.Errorf(allocator.Unavailable, "no console is at %s", address)
+		}
+	}
+}
+
+// seen is a mirror that sees the store when a script says so.
+type seen struct {
+	*mirror.Mirror
+	keys map[string]bool // that it saw since its view began
+}
+
+// mirror has a mirror begin a view of all that etcd has.
+func (s *script) mirror(a args) (string, error) {
+	m := s.mirrors[a[0]]
+	if m == nil {
+		m = &seen{Mirror: mirror.New(100)}
+		s.mirrors[a[0]] = m
+	}
+	epoch := value[record.Epoch](s.c, "epoch").Epoch
+	if err := m.Attach(value[record.Identity](s.c, "identity"), epoch, s.c.Mem.Revision()); err != nil {
+		return "", err
+	}
+	m.keys = map[string]bool{}
+	m.see(s.c.Mem, false)
+	m.BeginView(epoch, s.c.Mem.Revision(), s.now())
+	return s.look(a)
+}
+
+// look has a mirror see what etcd has, and what it has no more.
+func (s *script) look(a args) (string, error) {
+	m, reach := s.mirrors[a[0]], s.c.Mem.Revision()
+	if to := a.value("to"); to != "" {
+		reach = s.backups[to]
+	}
+	m.see(s.c.Mem, true)
+	m.Reached(reach, s.now().Add(duration(cmp.Or(a.value("until"), "1m")))) // after every beat
+	return "", nil
+}
+
+func (m *seen) see(etcd *ledgertest.Fake, whole bool) {
+	for _, key := range etcd.Keys(prefix) {
+		m.keys[key] = true
+	}
+	for _, key := range slices.Sorted(maps.Keys(m.keys)) {
+		kv := store.KV{Key: key, ModRevision: 1}
+		var there bool
+		if kv.Value, there = etcd.Value(key); !there {
+			kv.ModRevision = 0
+		}
+		m.Saw(prefix, kv, whole)
+	}
 }
 
 // disturb has a recover ask others than it means to, or something happen meanwhile.
 func (s *script) disturb(cfg *recovery.Config, a args) {
-	ask, asked, confirmed := cfg.Ask, false, 0
+	ask, asked, unbarred, confirmed := cfg.Ask, false, false, 0
 	at, other, _ := strings.Cut(a.value("answers"), ":")
+	other, late := strings.CutSuffix(other, ":late")
 	silent, nth, _ := strings.Cut(a.value("silent"), ":")
 	var mu sync.Mutex // they are asked at once
 	cfg.Ask = func(ctx context.Context, seen record.SeenInstance, q record.Question,
 		use record.UseMarks) (record.Memory, error) {
 		mu.Lock()
 		defer mu.Unlock()
+		s.mu.Lock()
+		s.asked[seen.Address]++
+		s.mu.Unlock()
 		if meanwhile := a.value("during"); meanwhile != "" && !asked {
 			asked = true
 			if said := s.do(strings.ReplaceAll(meanwhile, ":", " ")); said != "" {
 				s.t.Errorf("during the recover: %s", said)
 			}
 		}
-		if seen.Address == at {
+		if q.Barrier != nil && seen.Address == a.value("unbarred") && !unbarred {
+			unbarred, q.Barrier = true, nil
+		}
+		if seen.Address == at && (!late || q.Barrier != nil) {
 			seen.Address = other
 		}
 		if slices.Contains(a.list("away"), seen.Address) {
@@ -957,6 +1159,11 @@ func (s *script) reported(r *recovery.Report, err error) string {
 			name = string(m.ID)
 		}
 		more = append(more, fmt.Sprintf("missing %s: %s", name, m.Why))
+	}
+	for _, m := range r.Mirrors {
+		if m.Err != nil {
+			more = append(more, fmt.Sprintf("mirror %s: %v", m.Name, m.Err))
+		}
 	}
 	if len(r.AtLimit) > 0 {
 		more = append(more, fmt.Sprintf("at their limits: %v", r.AtLimit))

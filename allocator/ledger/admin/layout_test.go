@@ -80,7 +80,7 @@ func TestInitUnknownOutcome(t *testing.T) {
 		t.Run(fate.String(), func(t *testing.T) {
 			m := ledgertest.NewFake(t)
 			conn := m.Open()
-			conn.Next(ledgertest.Fate{Name: fate, N: 100}, ledgertest.PutsUnder("identity"))
+			conn.Next(ledgertest.Fate{Name: fate, N: 100}, 1, ledgertest.PutsUnder("identity"))
 			l := ledgertest.Open(t, conn)
 			r, err := manage(l).Init(bg, ledgertest.Lay(t, "10 a=0-5"), "me")
 			if fate.Happened() {
@@ -158,7 +158,7 @@ func TestChangeLayoutUnknownOutcome(t *testing.T) {
 			c := memcluster.New(t, "10 a=0-5 b=5-10")
 			p := c.Start("a")
 			from, _ := p.Ledger.Layout()
-			p.Conn.Next(ledgertest.Fate{Name: fate, N: 100}, ledgertest.PutsUnder("layout"))
+			p.Conn.Next(ledgertest.Fate{Name: fate, N: 100}, 1, ledgertest.PutsUnder("layout"))
 			r, err := manage(p.Ledger).ChangeLayout(bg, from, ledgertest.Lay(t, "20 a=0-20"), "me")
 			if fate.Happened() {
 				if err != nil || r.Layout.Version != 2 {

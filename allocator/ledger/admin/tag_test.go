@@ -116,7 +116,7 @@ func TestTagUnknownOutcome(t *testing.T) {
 		t.Run(fate.String(), func(t *testing.T) {
 			c := memcluster.New(t, "10 a=0-5 b=5-10")
 			p := c.Start("a")
-			once := func() { p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, ledgertest.PutsUnder("tags/new")) }
+			once := func() { p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, 1, ledgertest.PutsUnder("tags/new")) }
 			outcome := func(what string, err error) {
 				t.Helper()
 				if fate.Happened() && err != nil {
@@ -140,7 +140,7 @@ func TestTagUnknownOutcome(t *testing.T) {
 			if tag, err := manage(p.Ledger).Tag(bg, "new"); err != nil || fate.Happened() && tag.MaxSkew != 10 {
 				t.Errorf("after an update by 10: %+v, %v", tag, err)
 			}
-			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, func(txn store.Txn) bool {
+			p.Conn.Next(ledgertest.Fate{Name: fate, N: 1000}, 1, func(txn store.Txn) bool {
 				return len(txn.Then) > 0 && txn.Then[0].Delete != ""
 			})
 			outcome("delete", manage(p.Ledger).DeleteTag(bg, "new", "me"))

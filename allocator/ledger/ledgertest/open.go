@@ -50,14 +50,14 @@ func Open(tb TB, etcd store.Store, change ...func(*ledger.Config)) *ledger.Ledge
 	return l
 }
 
-// Next sets the fate of the next transaction that match accepts.
-func (c *Conn) Next(fate Fate, match func(store.Txn) bool) (met *int) {
+// Next sets the fate of the next so many transactions that match accepts. met is how many it accepted so far.
+func (c *Conn) Next(fate Fate, times int, match func(store.Txn) bool) (met *int) {
 	met = new(int)
 	c.Fate(func(txn store.Txn) Fate {
 		if !match(txn) {
 			return Fate{}
 		}
-		if *met++; *met > 1 {
+		if *met++; *met > times {
 			return Fate{}
 		}
 		return fate
