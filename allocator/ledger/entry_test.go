@@ -1,16 +1,9 @@
 package ledger_test
 
 import (
-	"bytes"
 	"slices"
-	"strings"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
-
-	"github.com/march-id/march/allocator"
-	"github.com/march-id/march/allocator/ledger"
-	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
@@ -69,69 +62,4 @@ func TestEntries(t *testing.T) {
 	if _, err := r.Entry(store.KV{Key: "/march/default/surprise", ModRevision: 1}); err == nil {
 		t.Error("a key of no kind was read")
 	}
-}
-
-// The log says what became of each segment before any caller has the segment.
-func TestSegmentsAreTold(t *testing.T) {
-	m := ledgertest.NewFake(t)
-	var log bytes.Buffer
-	cfg := ledger.DefaultConfig()
-	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Debug, JSONFormat: true})
-	conn := m.Open()
-	l, err := ledger.New(conn, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := manage(l).Init(bg, allocator.Layout{Boundary: 10,
-		Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 5}}}, "test"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := manage(l).CreateTag(bg, "t", record.DefaultTag(), "test"); err != nil {
-		t.Fatal(err)
-	}
-	i, err := l.Join(bg, ledger.Registration{Room: "a", Name: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, _, err := i.Source(bg, "t")
-	if err != nil {
-		t.Fatal(err)
-	}
-	told := func(want ...string) {
-		t.Helper()
-		text := log.String()
-		log.Reset()
-		for _, w := range append(want, `"room":"a"`, `"instance":"one"`, `"tag":"t"`, `"boundary":10`, `"lower":0`,
-			`"upper":5`, `"version":1`) {
-			if !strings.Contains(text, w) {
-				t.Errorf("the log does not say %s:\n%s", w, text)
-			}
-		}
-	}
-	if _, err := source.Lease(bg, 7); err != nil {
-		t.Fatal(err)
-	}
-	told(`"@message":"segment leased"`, `"first":1`, `"count":7`, `"revision":`)
-	conn.Fate(func(txn store.Txn) ledgertest.Fate {
-		if ledgertest.Writes(txn) {
-			return ledgertest.Fate{Name: ledgertest.DoneAnswerLost}
-		}
-		return ledgertest.Fate{}
-	})
-	if _, err := source.Lease(bg, 3); err == nil {
-		t.Fatal("leased without an answer")
-	}
-	told(`"@message":"segment lost"`, `"first":13`, `"count":3`, `"error":"memory: request timed out"`)
-	once := true
-	conn.Fate(func(txn store.Txn) ledgertest.Fate {
-		if ledgertest.Writes(txn) && once {
-			once = false
-			return ledgertest.Fate{Name: ledgertest.Twice}
-		}
-		return ledgertest.Fate{}
-	})
-	if _, err := source.Lease(bg, 3); err != nil {
-		t.Fatal(err)
-	}
-	told(`"@message":"lease refused"`, `"@message":"segment leased"`)
 }

@@ -13,56 +13,8 @@ import (
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
-	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/allocator/ledger/store"
 )
-
-func TestIdentityMismatch(t *testing.T) {
-	c := newCluster(t, "10 a=0-5 b=5-10")
-	uuid, err := c.Admin.Ledger.UUID(bg)
-	if err != nil || len(uuid) != 36 {
-		t.Fatalf("uuid %q, %v", uuid, err)
-	}
-	configured := func(uuid string) *ledger.Ledger {
-		return ledgertest.Open(t, c.Mem.Open(), func(cfg *ledger.Config) { cfg.UUID = uuid })
-	}
-	if _, err := configured(strings.ToUpper(uuid)).Refresh(bg); err != nil {
-		t.Errorf("with its own uuid: %v", err)
-	}
-	const other = "00000000-0000-4000-8000-000000000000"
-	wrong := configured(other)
-	_, join := wrong.Join(bg, ledger.Registration{Room: "a", Name: "one"})
-	_, refresh := wrong.Refresh(bg)
-	_, create := manage(wrong).CreateTag(bg, "x", record.DefaultTag(), "me")
-	_, _, instances := manage(wrong).Instances(bg, "")
-	for _, err := range []error{join, refresh, create, instances} {
-		ledgertest.WantKind(t, err, allocator.Refused, uuid, other)
-	}
-
-	// The same data under another etcd: a copy, or a wrong endpoint.
-	conn := c.Mem.Open()
-	conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
-	_, err = ledgertest.Open(t, conn).Refresh(bg)
-	ledgertest.WantKind(t, err, allocator.Refused, "fedcba9876543210", "fedcba9876543211")
-
-	// Met later, every answer is refused.
-	p := c.start("a")
-	p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.WrongCluster} })
-	_, err = p.Ledger.Refresh(bg)
-	ledgertest.WantKind(t, err, allocator.WentBack, "fedcba9876543210", "fedcba9876543211")
-	c.Check()
-}
-
-func TestInitTakesTheConfiguredUUID(t *testing.T) {
-	const uuid = "00000000-0000-4000-8000-00000000000a"
-	l := ledgertest.Open(t, ledgertest.NewFake(t).Open(), func(cfg *ledger.Config) { cfg.UUID = uuid })
-	if _, err := manage(l).Init(bg, ledgertest.Lay(t, "10 a=0-5"), "me"); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := l.UUID(bg); got != uuid || err != nil {
-		t.Errorf("uuid %s, %v", got, err)
-	}
-}
 
 func TestCheckVersion(t *testing.T) {
 	for _, version := range []string{"3.6.9", "3.6.10", "3.6.99", "3.7.0", "3.7.3", "3.8.0",

@@ -2,42 +2,14 @@ package ledger_test
 
 import (
 	"context"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
-	"github.com/march-id/march/allocator/ledger/recovery"
 )
-
-// startWith starts an instance with a journal.
-func (c *cluster) startWith(room allocator.Room, name allocator.Instance, dir string,
-	change ...func(*ledger.Registration)) (*process, error) {
-	p := c.process()
-	r := ledger.Registration{Room: room, Name: name, Address: string(name) + ".test:7010", Journal: dir}
-	for _, f := range change {
-		f(&r)
-	}
-	var err error
-	p.Instance, err = p.Ledger.Join(bg, r)
-	return p, err
-}
-
-// mustStartWith is startWith; the instance is closed at the end of the test.
-func (c *cluster) mustStartWith(t *testing.T, room allocator.Room, name allocator.Instance, dir string,
-	change ...func(*ledger.Registration)) *process {
-	t.Helper()
-	p, err := c.startWith(room, name, dir, change...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return p
-}
 
 // An instance remembers the epoch in which it leases, also where its ledger met that epoch
 // before the instance joined, as a room's does that waited for etcd.
@@ -67,61 +39,6 @@ func TestReportsAnEpochFromBefore(t *testing.T) {
 			}
 		})
 	}
-}
-
-// An instance that does not run is known by its journal: recover needs not go on
-// without it.
-func TestRecoverByJournal(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	dir := t.TempDir()
-	p := c.mustStartWith(t, "a", "one", dir)
-	p.Lease(10)
-	backup := c.Mem.Revision()
-	c.Move("100 a=0-60 b=60-100")
-	p.Lease(300_000_000)
-	held := p.Last("t")
-	_ = p.Close()
-	c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-	_, err := c.recover(c.Mem.Open(), nil)
-	ledgertest.WantKind(t, err, allocator.Refused)
-	files, err := filepath.Glob(filepath.Join(dir, "*", "a", "one.journal"))
-	if err != nil || len(files) != 1 {
-		t.Fatalf("%v, %v", files, err)
-	}
-	memory, err := ledger.ReadJournal(files[0])
-	if err != nil || memory.Version != 2 {
-		t.Fatalf("%+v, %v", memory, err)
-	}
-	memory.Version = 1 << 50 // above what the clock says
-	report, err := c.recover(c.Mem.Open(), nil, func(cfg *recovery.Config) { cfg.Memories = []record.Memory{memory} })
-	if err != nil || report.Layout.Version != memory.Version+1000 {
-		t.Fatalf("%+v, %v", report, err)
-	}
-	for _, room := range []allocator.Room{"b", "a"} {
-		if seg := c.start(room).Lease(10); seg.First <= held {
-			t.Errorf("room %s leased %v, %d was leased", room, seg, held)
-		}
-	}
-	c.Check()
-}
-
-// Without its journal an instance leases nothing; two processes do not share
-// one; and another instance's is refused.
-func TestJournalIsNeeded(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	dir := t.TempDir()
-	p := c.mustStartWith(t, "a", "one", dir)
-	p.Lease(10)
-	_, err := c.startWith("a", "one", dir)
-	ledgertest.WantKind(t, err, allocator.Refused, "another process has it", "--name")
-	c.mustStartWith(t, "a", "two", dir).Lease(10)
-	_ = p.Close()
-	seg, err := p.TryLease("t", 10)
-	ledgertest.WantKind(t, err, allocator.Unavailable, "cannot be written, nothing is leased")
-	if seg.Count != 0 || strings.Contains(err.Error(), "march recover") {
-		t.Errorf("%v, %v", seg, err)
-	}
-	c.Check()
 }
 
 // A lease whose caller gives up while the journal is written is not lost: on a disk that

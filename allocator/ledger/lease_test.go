@@ -2,9 +2,7 @@ package ledger_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
@@ -115,22 +113,4 @@ func TestEndOfTheSpace(t *testing.T) {
 			c.Check()
 		})
 	}
-}
-
-// A source that etcd does not answer says so. It said that the layout had changed 20
-// times.
-func TestSourceSaysThatEtcdIsAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, "100 a=0-50 b=50-100")
-		p := c.start("a")
-		p.Conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NoLeader} })
-		_, _, err := p.Source(bg, "t")
-		ledgertest.WantKind(t, err, allocator.Unavailable, "tag t", "no leader")
-		if err != nil && strings.Contains(err.Error(), "changed") {
-			t.Error(err)
-		}
-		p.Conn.Fate(nil)
-		p.Lease(10)
-		c.Check()
-	})
 }

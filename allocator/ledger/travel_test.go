@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"regexp"
 	"testing"
 
 	"github.com/march-id/march/allocator"
@@ -20,47 +19,6 @@ func (c *cluster) isHalted() string {
 		return ""
 	}
 	return string(v)
-}
-
-// The beat is written where there is none, and where it is old; and never
-// downwards.
-func TestBeat(t *testing.T) {
-	c := newCluster(t, "100 a=0-50 b=50-100")
-	p := c.start("a")
-	read := func() (index int, at string) {
-		m := regexp.MustCompile(`"raft_index":"(\d+)".*"time":"([^"]*)"`).FindSubmatch(c.Value("beat"))
-		if m == nil {
-			t.Fatalf("beat: %s", c.Value("beat"))
-		}
-		_, _ = fmt.Sscan(string(m[1]), &index)
-		return index, string(m[2])
-	}
-	look := func() {
-		p.Ledger.Uncheck()
-		p.Lease(1)
-	}
-	first, at := read()
-	look()
-	if again, then := read(); again != first || then != at {
-		t.Errorf("a fresh beat was written again: %d at %s, then %d at %s", first, at, again, then)
-	}
-	for _, time := range []string{"2020-01-02T03:04:05Z", "2999-01-02T03:04:05Z"} {
-		c.Corrupt("beat", fmt.Appendf(nil,
-			`{"format":2,"raft_index":"5","raft_term":"2","revision":"2","time":"%s"}`, time))
-		look()
-		if index, at := read(); index <= first || at == time {
-			t.Errorf("the beat of %s is now %d at %s", time, index, at)
-		}
-	}
-	if why := c.isHalted(); why != "" {
-		t.Errorf("halted: %s", why)
-	}
-	c.Corrupt("beat",
-		[]byte(`{"format":2,"raft_index":"1000000","raft_term":"2","revision":"2","time":"2020-01-02T03:04:05Z"}`))
-	p.Ledger.Uncheck()
-	_, err := p.TryLease("t", 1)
-	ledgertest.WantKind(t, err, allocator.WentBack, "raft index is", "was 1000000 at 2020-01-02T03:04:05Z", "restored")
-	c.Check()
 }
 
 // A log that is just born grows to many times its index within seconds. The beat

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -88,38 +87,6 @@ func (c *cluster) no(want, err error) {
 	if !errors.Is(err, want) {
 		c.Errorf("got %v, want %v", err, want)
 	}
-}
-
-// No client's guard arrives while etcd is away, so an outage is no silence of a client.
-func TestOutageGivesNoNumberAway(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, allocator.Layout{
-			Boundary: 100, Ranges: map[allocator.Room]allocator.Range{"a": {Lower: 0, Upper: 75}},
-			Reserved: map[allocator.Room]allocator.Range{"cosid": {Lower: 75, Upper: 100}},
-		})
-		l, conn := c.open()
-		m := machine.New(l, "a", "cosid")
-		passes := func(d time.Duration) {
-			c.pass(d)
-			time.Sleep(d)
-		}
-		c.gives(m, client("a"), 2, time.Minute, 3, 0)
-		conn.Fate(func(store.Txn) ledgertest.Fate { return ledgertest.Fate{Name: ledgertest.NotDone} })
-		for range 2 {
-			if err := m.Guard(t.Context(), client("a")); allocator.KindOf(err) != allocator.Unavailable {
-				t.Errorf("a guard while etcd is away: %v", err)
-			}
-			passes(time.Hour)
-		}
-		conn.Fate(nil)
-		for range 2 {
-			_, _, err := m.Distribute(t.Context(), client("b"), 2, time.Minute)
-			c.no(machine.ErrOverflow, err)
-			passes(30 * time.Second)
-		}
-		passes(21 * time.Second)
-		c.gives(m, client("b"), 2, time.Minute, 3, 0) // last in use before the outage
-	})
 }
 
 // Clients of many instances at once have different numbers, and each keeps its own, also
