@@ -31,7 +31,8 @@
 // A run shows each feature and each move of the table in docs/proof.md, and a run of ten minutes or more in
 // which one did not happen is weak. Layouts have a spare room or leave it out: it is new, drained, or lost, when
 // all of it is killed and the migration goes on without. One tag has a quota, which some calls exceed. Upgrades
-// replace all instances in good order by the same build: package cmd/march tests those between two versions.
+// replace all consoles and instances in good order, by the same build unless --previous names another one: then they
+// start with that, and each upgrade goes from one build to the other, or back.
 // Runs of odd seeds change boundaries. Those of even seeds have a tag with the worker last, which forbids that,
 // and an instance with a worker of its own.
 //

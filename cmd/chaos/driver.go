@@ -43,6 +43,7 @@ type driver struct {
 	token       string          // etcd's cluster ID depends on it
 	disk        *disk.Disk      // of the journals; nil if they have none of their own
 	restores    uint64          // how many began
+	upgrades    int             // how often all servers were replaced
 	journalLost map[string]bool // instances, ROOM/NAME, that ever started without their journal
 
 	hold   sync.Mutex    // held while no process may be stopped for long

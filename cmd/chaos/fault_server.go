@@ -57,7 +57,7 @@ func serverFaults() []fault {
 			link(instance, peers, oneWay)},
 		{"cut passed calls", "connections of other instances to an instance are cut, again and again",
 			link(instance, peers, cutting)},
-		{"replace rooms", "all instances stop in good order and start again, one after the other", replaceRooms},
+		{"replace rooms", "all consoles and instances stop in good order and start again, one after the other", replaceRooms},
 		{"crash room", "an instance dies at a named point of its own code", crashAt(crash.Room, instance)},
 		{"crash console", "a console dies at a named point of its own code", crashAt(crash.Console, console)},
 		{"narrow callers", "the way from callers to an instance is slow and narrow", link(instance, callers, narrow)},
@@ -108,14 +108,19 @@ func killRoom(_ context.Context, d *driver, r *rand.Rand) (*injury, error) {
 	}}, nil
 }
 
-// replaceRooms replaces all instances, as an upgrade does.
+// replaceRooms replaces all consoles and instances, as an upgrade to another build does, or the way back.
 func replaceRooms(ctx context.Context, d *driver, _ *rand.Rand) (*injury, error) {
 	if err := d.holdPauses(ctx); err != nil {
 		return nil, err
 	}
 	defer d.hold.Unlock()
-	for _, s := range d.Instances {
+	program := d.March
+	if d.upgrades++; d.upgrades%2 == 0 && d.Previous != "" {
+		program = d.Previous
+	}
+	for _, s := range slices.Concat(d.Consoles, d.Instances) {
 		d.touch(s.Room)
+		s.Program(program)
 		if err := s.Replace(); err != nil {
 			d.note(runlog.Event{What: runlog.Process, Target: s.Name, Violation: err.Error()})
 		}

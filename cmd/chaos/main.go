@@ -99,6 +99,8 @@ wrong usage.`,
 	shared.IntVar(&cfg.rate, "rate", 120_000, "how many IDs a second callers ask for, in all, 1000 to 10000000")
 	shared.StringVar(&cfg.march, "march", "", "the program march, built with -tags chaos (default one that is "+
 		"built for the run)")
+	shared.StringVar(&cfg.previous, "previous", "", "another build of it, with which rooms and consoles start: each "+
+		"upgrade of a run goes from one to the other, or back (default all are of one build)")
 	shared.StringVarP(&cfg.output, "output", "o", outputText, "how to print what became of a run: text or json")
 	flags.StringSliceVar(&cfg.only, "only", nil, "only these kinds of faults, separated by commas; "+
 		"see the command faults")
@@ -132,7 +134,9 @@ func newFaults(stdout io.Writer) *cobra.Command {
 type config struct {
 	time           time.Duration
 	seed           uint64
-	dir, march     string
+	dir            string
+	march          string
+	previous       string // another build, or empty
 	rate           int
 	only           []string
 	output         string
@@ -179,6 +183,9 @@ func (c *config) again() string {
 	flags := fmt.Sprintf(" --time %v --seed %d --rate %d", c.time, c.seed, c.rate)
 	if len(c.only) > 0 {
 		flags += fmt.Sprintf(" --only %q", strings.Join(c.only, ","))
+	}
+	if c.previous != "" {
+		flags += " --previous " + c.previous
 	}
 	return flags
 }

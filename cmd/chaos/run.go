@@ -184,8 +184,8 @@ func (c *config) produce(ctx context.Context) (err error) {
 		timed, pin = slices.DeleteFunc(timed, func(tag allocator.Tag) bool { return tag == pinning }), ""
 	}
 	cl, err := cluster.New(cluster.Config{
-		Keys: keys, Dir: c.dir, March: c.march, Chaos: self, Rooms: rooms, Members: members, Consoles: consoles,
-		Tags: tags, Times: timed, Others: slices.Sorted(maps.Keys(others)), Texts: written,
+		Keys: keys, Dir: c.dir, March: c.march, Previous: c.previous, Chaos: self, Rooms: rooms, Members: members,
+		Consoles: consoles, Tags: tags, Times: timed, Others: slices.Sorted(maps.Keys(others)), Texts: written,
 		Key: key, KeyFile: keyFile, Policy: policy, Pinned: pin, Rate: c.rate, Seed: c.seed, Events: events,
 	})
 	if err != nil {
@@ -289,11 +289,19 @@ func (d *driver) describe() error {
 		Seed: d.config.seed, Time: d.config.time, Started: time.Now(), Etcd: version.Version,
 		Go: runtime.Version(), Cluster: clusterName, Rows: rows(d.config.seed), Columns: d.config.moves(),
 	}
-	out, err := exec.Command(d.March, "version").Output()
-	if err != nil {
-		return fmt.Errorf("%s version: %w", d.March, err)
+	builds := []string{d.March}
+	if d.Previous != "" {
+		builds = append(builds, d.Previous)
 	}
-	r.March = strings.TrimSpace(string(out))
+	for i, program := range builds {
+		out, err := exec.Command(program, "version").Output() //nolint:gosec // the caller's
+		if err != nil {
+			return fmt.Errorf("%s version: %w", program, err)
+		}
+		builds[i] = strings.TrimSpace(string(out))
+	}
+	r.March = strings.Join(builds, ", and ")
+	var err error
 	if r.Hold, err = time.ParseDuration(cluster.Hold); err != nil {
 		return err
 	}

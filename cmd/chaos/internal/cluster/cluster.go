@@ -30,6 +30,8 @@ type Config struct {
 	Dir string
 	// March and Chaos are the programs; Chaos includes etcd.
 	March, Chaos string
+	// Previous is the build of march with which servers start; March if it is empty.
+	Previous string
 	// Keys are the keys of March's cluster in etcd.
 	Keys record.Keys
 	// Rooms have so many instances each.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"path/filepath"
 	"slices"
@@ -39,13 +40,13 @@ type Server struct {
 	user      []string // the flags of its user in etcd
 	more      []string // the flags of its certificate, of its doors and of the key of opaque texts
 	serves    []string // the flags of its addresses
-	march     string
-	journal   string // the directory of journals
-	clock     string // the file of its clock: package skew
+	journal   string   // the directory of journals
+	clock     string   // the file of its clock: package skew
 
 	mu struct {
 		sync.Mutex
-		env []string
+		march string
+		env   []string
 	}
 }
 
@@ -62,7 +63,8 @@ func (c *Cluster) DiskDir() string { return filepath.Join(c.Dir, "disk") }
 func (c *Cluster) JournalDir() string { return filepath.Join(c.DiskDir(), "journal") }
 
 func (c *Cluster) newServer(room allocator.Room, id string) (_ *Server, err error) {
-	s := &Server{Room: room, ID: id, march: c.March, journal: c.JournalDir(), clock: filepath.Join(c.Dir, "clock-"+id)}
+	s := &Server{Room: room, ID: id, journal: c.JournalDir(), clock: filepath.Join(c.Dir, "clock-"+id)}
+	s.mu.march = cmp.Or(c.Previous, c.March)
 	s.user = c.as(c.Keys.ConsoleRole())
 	if room != "" {
 		s.user = c.as(c.Keys.RoomRole(room, false))
@@ -136,7 +138,7 @@ func (s *Server) command() proc.Command {
 	args = slices.Concat(args, s.serves, s.user, s.more)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return proc.Command{Path: s.march, Args: args, Env: append(slices.Clone(s.mu.env),
+	return proc.Command{Path: s.mu.march, Args: args, Env: append(slices.Clone(s.mu.env),
 		skew.Variable+"="+s.clock), Piped: true}
 }
 
@@ -146,6 +148,13 @@ func (s *Server) SetClock(c skew.Clock) error { return c.Write(s.clock) }
 // Journals returns the files of its journal.
 func (s *Server) Journals() ([]string, error) {
 	return filepath.Glob(filepath.Join(s.journal, "*", string(s.Room), s.ID+".journal"))
+}
+
+// Program sets the build of march for the next starts.
+func (s *Server) Program(march string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.march = march
 }
 
 // Environment sets further environment variables for the next starts.
