@@ -46,7 +46,7 @@ func (r *recovering) ask(ctx context.Context, s record.SeenInstance, q record.Qu
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.needed && r.answered[s.Address] && !ok {
-		r.cancel()
+		time.AfterFunc(align(1, r.link.lane), r.cancel) // a later instant: nothing orders this one's questions
 	}
 	r.answered[s.Address] = ok
 	return m, err

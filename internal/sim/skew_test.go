@@ -17,13 +17,16 @@ const skewTag = allocator.Tag("skewed")
 type look struct {
 	at    time.Time
 	least int64 // the furthest mark of the other rooms less max_skew
+	mark  int64 // of its own room
+	skew  int64 // the max_skew
+	mates bool  // least is by the own room's mark
 }
 
 // reads returns whether a transaction reads the tag with max_skew with the marks of all rooms, and what it showed. A
 // source does that before each lease, and reads the mark of its own room apart; a look does not.
 func (l *link) reads(txn store.Txn, answer store.Answer) (found look, source, looks bool) {
 	found.at = time.Now()
-	skew, own := int64(0), 0
+	own := 0
 	for k, op := range txn.Then {
 		if op.Get == nil || op.Get.End != "" {
 			return found, false, false
@@ -41,14 +44,18 @@ func (l *link) reads(txn store.Txn, answer store.Answer) (found look, source, lo
 		}
 		kv := answer.Got[k][0]
 		if t, err := keys.DecodeTag(kv); key.Kind == record.Tags && err == nil {
-			skew = t.MaxSkew
+			found.skew = t.MaxSkew
 		}
-		if mark, err := record.DecodeMark(kv); key.Kind == record.Marks && key.Room != l.in && err == nil {
+		switch mark, err := record.DecodeMark(kv); {
+		case key.Kind != record.Marks || err != nil:
+		case key.Room == l.in:
+			found.mark = mark.Next
+		default:
 			found.least = max(found.least, mark.Next)
 		}
 	}
-	found.least -= skew
-	return found, looks && own == 2, looks && own == 1 && skew > 0
+	found.least -= found.skew
+	return found, looks && own == 2, looks && own == 1 && found.skew > 0
 }
 
 // looks notes an answer that showed an instance how far it is behind.
@@ -75,6 +82,9 @@ func (w *world) checkSkew() {
 		}
 		if look, ok := a.by.link.lookBefore(a.began, w.versionAt(a.began)); ok {
 			w.count("calls of a tag with max_skew checked", 1)
+			if look.mates {
+				w.count("of these, against what other instances of the room leased", 1)
+			}
 			if a.runs[0].First < look.least {
 				w.Errorf("SKEW: a call that began at %v got %v of %s: the look at %v allows %d", a.began.Sub(w.began),
 					a.runs, a.by.id, look.at.Sub(w.began), look.least)
@@ -94,19 +104,29 @@ func (w *world) versionAt(at time.Time) (version int64) {
 }
 
 // lookBefore returns the last look before a time after which a lease was begun and answered by then, and at which none
-// was under way. A lease under an older layout than the one in force then may be dropped as it comes.
+// was under way. A lease under an older layout than the one in force then may be dropped as it comes. The mark of its own
+// room counts, too, if that lies above all that the instance had asked for, and it asked for nothing soon after: such a
+// lease may have waited for its turn at the look.
 func (l *link) lookBefore(before time.Time, version int64) (look, bool) {
+	const soon = 5 * time.Second
 	for _, look := range slices.Backward(l.mu.looks) {
-		leased := false
+		leased, others := false, true
 		free := !slices.ContainsFunc(l.mu.leases, func(have lease) bool {
 			if have.tag != skewTag {
 				return false
+			}
+			if after := have.read.Sub(look.at); after < soon && (after >= 0 || have.end >= look.mark) ||
+				-soon < after && after < 0 && have.lost != "" {
+				others = false
 			}
 			leased = leased || have.lost == "" && have.version >= version && have.read.After(look.at) &&
 				have.done.Before(before)
 			return !have.read.After(look.at) && !have.done.Before(look.at)
 		})
 		if free && leased {
+			if others && look.mark-look.skew > look.least {
+				look.least, look.mates = look.mark-look.skew, true
+			}
 			return look, true
 		}
 	}
