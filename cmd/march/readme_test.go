@@ -153,8 +153,8 @@ func readmeSteps(section string) []step {
 	return steps
 }
 
-// untilQuiet repeats a command of march doctor alone until it finds nothing: a busy machine's disk or etcd may be slow for
-// a while. The test's patience bounds it.
+// untilQuiet repeats a command of march doctor alone until it finds nothing: a busy machine's disk or etcd may be slow
+// for a while. The test's patience bounds it.
 func untilQuiet(command string) string {
 	if !strings.HasPrefix(command, "bin/march doctor") || strings.ContainsAny(command, ";|") {
 		return command

@@ -104,9 +104,9 @@ func (w *world) versionAt(at time.Time) (version int64) {
 }
 
 // lookBefore returns the last look before a time after which a lease was begun and answered by then, and at which none
-// was under way. A lease under an older layout than the one in force then may be dropped as it comes. The mark of its own
-// room counts, too, if that lies above all that the instance had asked for, and it asked for nothing soon after: such a
-// lease may have waited for its turn at the look.
+// was under way. A lease under an older layout than the one in force then may be dropped as it comes. The mark of its
+// own room counts, too, if that lies above all that the instance had asked for, and it asked for nothing soon after:
+// such a lease may have waited for its turn at the look.
 func (l *link) lookBefore(before time.Time, version int64) (look, bool) {
 	const soon = 5 * time.Second
 	for _, look := range slices.Backward(l.mu.looks) {
