@@ -553,15 +553,17 @@ func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, er
 	m := r.s.meanwhile
 	now := m.key != "" && ledgertest.PutsUnder(m.key)(txn)
 	if key, is := strings.CutPrefix(m.key, "read:"); is {
-		now = len(txn.If) == 0 && len(txn.Then) == 1 && txn.Then[0].Get != nil && txn.Then[0].Get.Key == prefix+key
+		now = len(txn.If) == 0 && len(txn.Then) > 0 && txn.Then[0].Get != nil && txn.Then[0].Get.Key == prefix+key
 	}
 	do := func() {
-		r.s.meanwhile = meanwhile{}
+		by := r.s.by
+		r.s.meanwhile, r.s.by = meanwhile{}, nil
 		for _, command := range m.commands {
 			if said := r.s.do(strings.TrimSpace(command)); m.before <= 1 {
 				r.s.said = append(r.s.said, said)
 			}
 		}
+		r.s.by = by
 	}
 	after := m.before == 0
 	if now && !after {

@@ -212,7 +212,7 @@ func init() {
 				return text, nil
 			})},
 		{"meanwhile [read:]KEY COMMAND [; COMMAND]",
-			"once a process has written such a key, or has read one alone, before it has the answer",
+			"once a process or a console has written such a key, or read it before all others, and has no answer yet",
 			func(s *script, a args) (string, error) {
 				s.meanwhile = meanwhile{key: a[0], commands: strings.Split(a.rest(1), ";")}
 				return "", nil
@@ -507,6 +507,10 @@ func init() {
 			defer func() { s.by = nil }()
 			return s.do(a.rest(1)), nil
 		}},
+		{"announce ID", "a console announces its address under that ID, or looks at its key",
+			func(s *script, a args) (string, error) { return "", s.c.Admin.Announce(bg, a[0], "h:7001") }},
+		{"retire ID", "the console stops in good order",
+			func(s *script, a args) (string, error) { return "", s.c.Admin.Retire(bg, a[0]) }},
 		{"check-now", "looks at etcd", func(s *script, _ args) (string, error) {
 			_, err := s.c.Admin.Ledger.CheckNow(bg)
 			return "", err

@@ -42,31 +42,6 @@ func TestTagSettingsSurvive(t *testing.T) {
 	c.Check()
 }
 
-func TestTagErrors(t *testing.T) {
-	c := memcluster.New(t, "10 a=0-5 b=5-10")
-	_, err := c.Admin.CreateTag(bg, "t", record.DefaultTag(), "me")
-	ledgertest.WantKind(t, err, allocator.Exists, "tag t")
-	_, err = c.Admin.CreateTag(bg, "bad", record.TagSettings{}, "me")
-	ledgertest.WantKind(t, err, allocator.Invalid)
-	_, err = c.Admin.Tag(bg, "none")
-	ledgertest.WantKind(t, err, allocator.NotFound, "tag none")
-	_, err = c.Admin.UpdateTag(bg, "none", func(*record.TagSettings) error { return nil }, "me")
-	ledgertest.WantKind(t, err, allocator.NotFound)
-	ledgertest.WantKind(t, c.Admin.DeleteTag(bg, "none", "me"), allocator.NotFound)
-	for _, change := range []func(*record.TagSettings){
-		func(s *record.TagSettings) { s.Start = 7 },
-		func(s *record.TagSettings) { s.Limit = s.Start },
-		func(s *record.TagSettings) { s.MinStep = 0 },
-		func(s *record.TagSettings) { s.MaxJump = -1 },
-	} {
-		_, err = c.Admin.UpdateTag(bg, "t", func(s *record.TagSettings) error { change(s); return nil }, "me")
-		ledgertest.WantKind(t, err, allocator.Invalid)
-	}
-	c.Corrupt("tags/t", []byte(`{"format":2}`))
-	_, err = c.Start("a").TryLease("t", 1)
-	ledgertest.WantKind(t, err, allocator.Internal, "tags/t")
-}
-
 func TestTagsByPage(t *testing.T) {
 	c := memcluster.New(t, "10 a=0-5 b=5-10")
 	for _, name := range []allocator.Tag{"t.1", "t.2", "t-1", "u", "t0"} {
