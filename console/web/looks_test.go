@@ -47,7 +47,7 @@ var everyPage = []string{"/", "/history", "/capacity", "/tags", "/migrations", "
 
 // Every page fits its width from narrow to wide, and axe finds nothing in it, light and dark: without
 // a cluster, in a new one, with long names and many rooms, during a migration, in an outage of etcd. A run that has not
-// all variants asks axe about the pages with long names and many rooms, and those without a cluster.
+// all variants looks at all pages with long names and many rooms, and at those without a cluster.
 func (b *browser) looks(t *testing.T) {
 	if race.Enabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
@@ -66,28 +66,25 @@ func (b *browser) looks(t *testing.T) {
 		"outage": withoutEtcd, "history": withHistory,
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name != "rooms" && name != "nothing" {
+				programs.OnlyInAll(t, "of how all pages look in one more state of the cluster")
+			}
 			t.Parallel()
 			s := cluster(t)
 			p := b.open(t, s.at)
-			asks := programs.All() || name == "rooms" || name == "nothing"
 			for _, path := range s.pages {
-				p.look(name, path, asks)
-			}
-			if !asks {
-				t.Run("axe", func(t *testing.T) { programs.OnlyInAll(t, "of a state of all pages with axe") })
+				p.look(name, path)
 			}
 		})
 	}
 }
 
-// look opens a page, and checks how it looks. It asks axe, and writes pictures of the page, if that is asked for.
-func (p *tab) look(state, path string, axe bool) {
+// look opens a page, and checks how it looks. It writes pictures of the page if that is asked for.
+func (p *tab) look(state, path string) {
 	p.Helper()
 	p.size(1280, 900)
 	p.visit(path)
-	if axe {
-		p.accessible(path)
-	}
+	p.accessible(path)
 	for _, width := range []int64{360, 1280, 2560} {
 		p.size(width, 900)
 		if over := eval[float64](p, "document.documentElement.scrollWidth - innerWidth"); over > 0 {
