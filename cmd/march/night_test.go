@@ -707,6 +707,11 @@ var faults = []fault{
 		}},
 }
 
+// differingFaults are the faults that differ most from each other: of an instance, etcd, a clock, workers, rights, a
+// console, and a plan.
+var differingFaults = []string{"instance-killed", "quorum-of-etcd", "clock-back", "worker-slice-full", "policy-broken",
+	"console-stopped-in-a-migration", "stale-plan"}
+
 const goodPolicy = "grants:\n- subjects: anonymous\n  roles: [admin, issuer, viewer]\n"
 
 // aPlan is why no surface but those that have the plan say that it is stale.
@@ -848,6 +853,9 @@ func TestNight(t *testing.T) {
 		for _, f := range faults {
 			firing[f.name] = true
 			t.Run(f.name, func(t *testing.T) {
+				if !slices.Contains(differingFaults, f.name) {
+					programs.OnlyInAll(t, "of faults and what each surface says of them")
+				}
 				testcluster.Bubble(t, func(t *testing.T) { f.run(t, in) })
 			})
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/store"
 	"github.com/march-id/march/internal/certs"
+	"github.com/march-id/march/internal/programs"
 )
 
 // TestScript runs testdata/script/*.txtar. Besides testscript's own commands
@@ -50,6 +51,7 @@ import (
 //	try NAME                runs the commands that march dev printed under "Try"
 //	distinct MIN FILE...    the lines of all files are distinct numbers from MIN on
 //	residues N LOW UP FILE  LOW <= number mod N < UP for every number in FILE
+//	only-in-all             skips a script unless a run has all: its claims have tests in packages, too
 //	max VAR FILE            sets VAR to the largest number in FILE
 func TestScript(t *testing.T) {
 	processes(t)
@@ -77,7 +79,7 @@ func TestScript(t *testing.T) {
 			"mute": cmdMute, "start": cmdStart, "await": cmdAwait,
 			"signal": cmdSignal, "end": cmdEnd, "finish": cmdFinish, "exits": cmdExits,
 			"run": cmdRun, "eventually": cmdEventually, "try": cmdTry, "distinct": cmdDistinct,
-			"residues": cmdResidues, "max": cmdMax,
+			"residues": cmdResidues, "max": cmdMax, "only-in-all": cmdOnlyInAll,
 		},
 	})
 }
@@ -112,6 +114,11 @@ func usage(ts *testscript.TestScript, neg bool, ok bool, text string) {
 	if neg || !ok {
 		ts.Fatalf("usage: %s", text)
 	}
+}
+
+func cmdOnlyInAll(ts *testscript.TestScript, neg bool, args []string) {
+	usage(ts, neg, len(args) == 0, "only-in-all")
+	programs.OnlyInAll(of(ts).tb, "of scripts of commands")
 }
 
 func cmdPorts(ts *testscript.TestScript, neg bool, args []string) {
