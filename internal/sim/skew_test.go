@@ -108,7 +108,7 @@ func (w *world) versionAt(at time.Time) (version int64) {
 // own room counts, too, if that lies above all that the instance had asked for, and it asked for nothing soon after:
 // such a lease may have waited for its turn at the look.
 func (l *link) lookBefore(before time.Time, version int64) (look, bool) {
-	const soon = 5 * time.Second
+	const soon, long = 300 * time.Millisecond, 5 * time.Second
 	for _, look := range slices.Backward(l.mu.looks) {
 		leased, others := false, true
 		free := !slices.ContainsFunc(l.mu.leases, func(have lease) bool {
@@ -116,7 +116,7 @@ func (l *link) lookBefore(before time.Time, version int64) (look, bool) {
 				return false
 			}
 			if after := have.read.Sub(look.at); after < soon && (after >= 0 || have.end >= look.mark) ||
-				-soon < after && after < 0 && have.lost != "" {
+				-long < after && after < 0 && have.lost != "" {
 				others = false
 			}
 			leased = leased || have.lost == "" && have.version >= version && have.read.After(look.at) &&
