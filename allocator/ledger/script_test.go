@@ -140,6 +140,7 @@ type script struct {
 	by        *ledger.Ledger             // of the console that does the command, nil for none
 	workers   map[record.WorkerID]string // those with a random number, by the names that they were taken by
 	fates     []expected                 // of transactions
+	elsewhere bool                       // the answer that comes now is of another connection
 
 	mu      sync.Mutex
 	written []store.KV     // registrations since the last command
@@ -573,6 +574,10 @@ func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, er
 		}
 	}
 	answer, err := r.Store.Txn(ctx, txn)
+	if r.s.elsewhere {
+		r.s.elsewhere = false
+		answer.Connection += 100
+	}
 	if now && after {
 		do()
 	}

@@ -240,8 +240,9 @@ func init() {
 			on(func(_ *script, p *scripted, _ args) (string, error) { p.Ledger.Uncheck(); return "", nil })},
 		{"fate P FATE KEY [N] [times=N] [always]",
 			"of the next transaction that puts a key with that beginning, or deletes one, or any; times: of the next " +
-				"N of them; always: of all from now on; slow: it is done after N ms; " +
-				"old-read: of one that reads such a key, N: a backup which shows what it reads",
+				"N of them; always: of all from now on; slow: it is done after N ms; elsewhere: its answer comes " +
+				"over another connection; old-read: of one that reads such a key, N: a backup which shows what it " +
+				"reads",
 			on((*script).fate)},
 		{"fate-of-start FATE KEY [N]", "of that of the next process that starts, once it has registered",
 			func(s *script, a args) (string, error) { s.ofStart = a; return "", nil }},
@@ -607,7 +608,8 @@ var fates = map[string]ledgertest.FateName{"not-done": ledgertest.NotDone, "answ
 	"late": ledgertest.Late, "twice": ledgertest.Twice, "wrong-cluster": ledgertest.WrongCluster,
 	"old-revision": ledgertest.OldRevision, "no-leader": ledgertest.NoLeader,
 	"old-read": ledgertest.StaleRead, "done": ledgertest.Done, "slow": ledgertest.Done,
-	"no-space": ledgertest.NoSpaceButApplied}
+	"elsewhere": ledgertest.Done,
+	"no-space":  ledgertest.NoSpaceButApplied}
 
 // run has a process do what it does by itself, until it ends.
 func (p *scripted) run() {
@@ -699,10 +701,16 @@ func (s *script) fate(p *scripted, a args) (string, error) {
 	} else if a.has("always") {
 		times = math.MaxInt
 	}
-	met := p.Conn.Next(becomes, times, func(txn store.Txn) bool {
+	var met *int
+	met = p.Conn.Next(becomes, times, func(txn store.Txn) bool {
 		is := match(txn)
-		if is && a[0] == "slow" {
-			time.Sleep(time.Duration(becomes.N) * time.Millisecond)
+		switch now := is && *met < times; a[0] {
+		case "elsewhere":
+			s.elsewhere = now
+		case "slow":
+			if now {
+				time.Sleep(time.Duration(becomes.N) * time.Millisecond)
+			}
 		}
 		return is
 	})
