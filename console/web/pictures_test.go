@@ -12,6 +12,7 @@ import (
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/race"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -21,6 +22,9 @@ import (
 func (b *browser) docs(t *testing.T) {
 	if race.Enabled {
 		t.Skip("how pages look has no races, and takes long enough without their detector")
+	}
+	if !*rewrite {
+		programs.OnlyInAll(t, "of the pictures in docs/")
 	}
 	rooms := []allocator.Room{"eu-1", "eu-2", "us-1", "ap-1"}
 	w := newWorld(t, 1000, rooms...)
