@@ -131,17 +131,19 @@ const holderRules = `grants:
 func TestOneCallerNeverHoldsAllWorkers(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())
-		c.tag(timed(cosid), "event")
+		narrow := cosid
+		narrow.WorkerBits = 8
+		c.tag(timed(narrow), "event")
 		lines, tokens := tokensOf(t, "greedy", "shop", "few", "half", "root")
 		a := c.start("a", "a1", func(cfg *room.Config) { cfg.Access = gateOf(t, cfg.Metrics, holderRules, lines) })
 		got, err := a.grab(tokens["greedy"], "event", 20)
-		if got != 192 {
-			t.Errorf("one caller got %d of 256 workers", got)
+		if got != 48 {
+			t.Errorf("one caller got %d of 64 workers", got)
 		}
 		after := api.RetryAfter(err)
 		if err = api.FromStatus(err); allocator.KindOf(err) != allocator.TooMany || !api.NoWindow(err) || after <= 0 ||
-			after > time.Minute || !strings.Contains(err.Error(), "subject token:greedy holds 192 workers of 10 bits "+
-			"of this instance, and 64 are left; allowed by its quota worker_share: 75% of both together") {
+			after > time.Minute || !strings.Contains(err.Error(), "subject token:greedy holds 48 workers of 8 bits "+
+			"of this instance, and 16 are left; allowed by its quota worker_share: 75% of both together") {
 			t.Errorf("after %v: %v", after, err)
 		}
 		if got, err := a.grab(tokens["few"], "event", 1); got != 5 ||
@@ -149,7 +151,7 @@ func TestOneCallerNeverHoldsAllWorkers(t *testing.T) {
 			!strings.Contains(err.Error(), "allowed by its quota workers: 5") {
 			t.Errorf("a quota of 5: %d, %v", got, err)
 		}
-		if got, err := a.grab(tokens["half"], "event", 1); got != 29 { // of 59
+		if got, err := a.grab(tokens["half"], "event", 1); got != 5 { // of 11
 			t.Errorf("a share of a half: %d, %v", got, err)
 		}
 		shop, err := a.lendAs(tokens["shop"], "event", "shop", nil)
@@ -174,7 +176,7 @@ func TestOneCallerNeverHoldsAllWorkers(t *testing.T) {
 			t.Errorf("refusals in the metrics: %q, %v", counted, err)
 		}
 		time.Sleep(after) // by the bubble's clock
-		if got, _ := a.grab(tokens["greedy"], "event", 20); got < 150 {
+		if got, _ := a.grab(tokens["greedy"], "event", 20); got < 37 {
 			t.Errorf("%d workers after the windows ended", got)
 		}
 	})

@@ -61,7 +61,7 @@ func TestRollingRestartsWasteNothing(t *testing.T) {
 		}
 		rounds := 10
 		if !programs.All() {
-			rounds = 3
+			rounds = 2
 		}
 		for range rounds {
 			for name := range names {

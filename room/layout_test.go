@@ -201,7 +201,7 @@ func TestColdTagsMove(t *testing.T) {
 // well, and have a bound of their own.
 func TestColdTagsMoveBounded(t *testing.T) {
 	t.Parallel()
-	const tags, bound = 500, 64
+	const tags, bound = 200, 64
 	refills := int64(allocator.DefaultRefillerConfig(nil, nil).Concurrency)
 	c := newCluster(t, testcluster.Halves())
 	a := c.start("a", "a1", func(cfg *room.Config) { cfg.ColdAfter, cfg.CreateTags = 0, true })

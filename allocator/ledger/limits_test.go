@@ -36,16 +36,17 @@ func TestKeysInLimitsDoc(t *testing.T) {
 	}
 	layouts, migrations := latest(record.MaxLayouts), latest(record.MaxMigrations)
 	audit, machines := latest(record.MaxAudits), thousands(machine.Most)+" for each room and width"
+	tokens := latest(record.MaxTokens) + " of a room"
 	if programs.All() {
 		layouts, migrations = fillHistory(t)
-		audit, machines = fillAudit(t), fillMachines(t)
+		audit, machines, tokens = fillAudit(t), fillMachines(t), fillTokens(t)
 	}
 	filled := map[string]string{
 		"layouts/": layouts, "migrations/": migrations, "audit/": audit, "refusals/": audit,
 		"oldest/": "one for each ring of the audit, `audit` and `refusals`", "clients/": machines,
 		"tags/": fillTags(t), "marks/": fillMarks(t),
 		"rooms/": fillInstances(t, "rooms/"), "alive/": fillInstances(t, "alive/"), "windows/": fillWorkers(t),
-		"consoles/": fillConsoles(t), "kept/": fillTokens(t),
+		"consoles/": fillConsoles(t), "kept/": tokens,
 		"workers/": "as many as there were before formats 2", "machines/": "as many as there were before formats 2",
 		"holders/": "one for each tag with a strict order and each room, never deleted",
 		"orders/":  "one for each tag with a strict order over all rooms, never deleted",

@@ -20,7 +20,7 @@ import (
 // clocks of instances and of recover up to 24 hours wrong. And no lease lies in a period that had
 // begun neither by the clock of its instance nor by a mark.
 func TestPeriodsOverRecovers(t *testing.T) {
-	seeds := uint64(20_000)
+	seeds := uint64(5_000)
 	if programs.All() { // .ci/run has all
 		seeds = 40_000
 	}

@@ -14,7 +14,7 @@ import (
 var (
 	oneSeed  = flag.Int64("seed", -1, "run this seed alone, and with -v print its schedule")
 	allSeeds = flag.Int("seeds", 0,
-		"how many seeds to run; 0 is 10, 20 with LIVE=1, or 4 under the race detector; make simulate runs 1,000")
+		"how many seeds to run; 0 is 6, 20 with LIVE=1, or 4 under the race detector; make simulate runs 1,000")
 	with = flag.String("with", "",
 		"a fault (of a transaction, or another) that every seed has: one by which something is found sooner")
 	logs   = flag.Bool("logs", false, "with -seed and -v, print what the processes log, too")

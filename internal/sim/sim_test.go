@@ -83,7 +83,7 @@ func seeds() int {
 		return 4 // one goroutine at a time: the detector finds little here
 	}
 	if !programs.All() {
-		return 10
+		return 6
 	}
 	return 20 // .ci/run has 200 beside them
 }
@@ -242,7 +242,11 @@ func weak(t *testing.T, total map[string]int) {
 
 // FuzzSimulation runs scripts instead of seeds, so that a fuzzer can search for new behaviour.
 func FuzzSimulation(f *testing.F) {
-	for seed := uint64(1); seed <= 2; seed++ { // short ones: the race detector runs them, too
+	scripts := uint64(1)
+	if programs.All() {
+		scripts = 2
+	}
+	for seed := uint64(1); seed <= scripts; seed++ { // short ones: the race detector runs them, too
 		random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // repeatable on purpose
 		script := make([]byte, 200)
 		for i := range script {
