@@ -4,7 +4,7 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import { Part, Run, Segment, Window, runsOf, seconds } from "./ids.js";
-import { MarchError, PATIENCE, Rooms, now, soon } from "./rooms.js";
+import { AVOID, MarchError, PATIENCE, Rooms, now, soon } from "./rooms.js";
 
 export { MarchError, Run };
 
@@ -271,8 +271,9 @@ export class Tag {
     const c = this.#c;
     const window = { nonce: randomUUID(), age: `${((now() - c.began) / 1000).toFixed(3)}s` };
     if (this.#window) window.held = { worker: String(this.#window.worker), nonce: this.#window.nonce };
+    const failing = this.#failed?.temporary && now() < this.#retryAt + AVOID;
     const { answer, url, sent } = await c.rooms.ask(`${this.#path}/lease`,
-      { body: { count: String(n), window }, patience: this.#failed?.temporary ? 0 : PATIENCE });
+      { body: { count: String(n), window }, patience: failing ? 0 : PATIENCE });
     if (c.rooms.closed) return;
     c.used.add(this);
     const at = now();

@@ -6,7 +6,7 @@ import https from "node:https";
 import { setTimeout as sleep } from "node:timers/promises";
 
 export const PATIENCE = 3000; // ms for which callers wait for rooms that do not answer; later ones get the error
-const AVOID = 5000; // ms for which an instance that failed is asked only after all others
+export const AVOID = 5000; // ms for which an instance that failed is asked only after all others
 const LONGEST = 30_000; // ms that an answer may have a client wait
 const TRIES = 3; // how many hanging instances a call waits for
 // Errors after which another instance may succeed. Of the failures of several the first of these is the call's.
@@ -138,8 +138,9 @@ export class Rooms {
   }
 
   close() {
-    this.closed = true;
-    for (const agent of Object.values(this.#agents)) agent.destroy();
+    this.closed = true; // a call that is under way keeps its connection
+    const idle = Object.values(this.#agents).flatMap(({ freeSockets }) => Object.values(freeSockets).flat());
+    for (const socket of idle) socket.destroy();
   }
 
   async #call(address, path, body, read) {

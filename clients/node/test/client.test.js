@@ -19,6 +19,7 @@ function withRoom(name, run) {
     const answer = (path, count, window) => {
       const part = { version: "1", boundary: "1", range: { lower: "0", upper: "1" } };
       const issues = path.endsWith("/next");
+      if (room.held.length === room.recovers) room.changes = {};
       if (issues) room.asks.push(count);
       else room.held.push(window.held !== undefined);
       if (issues && count > room.most) return { reason: "invalid" };
@@ -149,6 +150,32 @@ test("the clock goes on by the time of a suspended machine, also after the wall 
     Date.now = wall;
   }
   assert.ok(now() - began >= 1_800_000);
+});
+
+withRoom("a failure of long ago does not leave a call one try", async (ids, room) => {
+  room.changes = { reason: "unavailable" };
+  await fails("unavailable", () => ids.next("order"));
+  later(6000);
+  room.recovers = room.held.length + 2;
+  assert.ok(await ids.next("order") > 0n);
+});
+
+test("an answer whose body does not end holds no call up", async () => {
+  const server = http.createServer((_, response) => response.writeHead(200).write("{"));
+  await new Promise((listens) => server.listen(0, "127.0.0.1", listens));
+  const ids = new Client({ addresses: [`http://127.0.0.1:${server.address().port}`], timeout: 200 });
+  await assert.rejects(ids.tag("order").nextText(), { kind: "unavailable", message: /no answer within 200 ms/ });
+  ids.close();
+  server.close();
+  server.closeAllConnections();
+});
+
+withRoom("close leaves the answer to a call that asks a room", async (ids, room) => {
+  [room.most, room.takes] = [1, 300];
+  const text = ids.tag("text").nextText();
+  while (room.asks.length === 0) await sleep(10);
+  ids.close();
+  assert.equal((await text).text, "a");
 });
 
 withRoom("a call waits for an answer within the timeout", async (_, room, port) => {
