@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 from urllib.parse import quote
 
 from .ids import Part, Segment, Window, part_of, runs_of, seconds
-from .rooms import PATIENCE, Kind, MarchError, Rooms, now
+from .rooms import AVOID, PATIENCE, Kind, MarchError, Rooms, now
 
 LOOK = 0.25  # seconds between two looks at the tags in use
 SEEK = 10.0  # seconds until the next try where no worker was free, or what was leased is to be replaced already
@@ -94,7 +94,7 @@ class Client:
         try:
             while not self._rooms.closed:
                 for tag in list(self._used):
-                    if tag._tend():
+                    if tag._tend() and tag not in refills:
                         while len(refills) >= REFILLS:
                             time.sleep(0.01)
                         refills.add(tag)
@@ -243,7 +243,7 @@ class Tag:
         with self._mine() as held:
             begins = not held.leasing and (bool(held.waiting) or held.needs())
             held.leasing, n = held.leasing or begins, min(n or held.target, MOST)
-            patience = 0 if held.failed and held.failed.temporary else PATIENCE
+            patience = 0 if held.failed and held.failed.temporary and now() < held.retry_at + AVOID else PATIENCE
             if held.window:
                 window["held"] = {"worker": str(held.window.worker), "nonce": held.window.nonce}
         try:

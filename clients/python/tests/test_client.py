@@ -198,6 +198,16 @@ class Clients(unittest.TestCase):
                 self.fails(Kind.UNAVAILABLE, lambda: ids._rooms.ask("/", dict, None, 0))
             self.assertEqual(made, limits)
 
+    def test_other_address(self) -> None:
+        """Where TLS fails at one of a name's addresses the next one is tried."""
+        context = mock.Mock()
+        context.wrap_socket.side_effect = [ssl.SSLError("no TLS"), "a socket"]
+        where = [(2, 1, 6, "", (f"127.0.0.{k}", 1)) for k in (1, 2)]
+        with mock.patch("socket.getaddrinfo", return_value=where), mock.patch("socket.create_connection"), \
+                mock.patch.object(self.ids._rooms, "_context", return_value=context):
+            got: object = self.ids._rooms._connect("room", 1, "https", client.now() + 60)
+        self.assertEqual(got, "a socket")
+
     def test_slow(self) -> None:
         """A call waits for an answer within the timeout, though that is longer than it would try again."""
         self.addCleanup(setattr, Room, "takes", 0.0)
@@ -316,6 +326,34 @@ class Clients(unittest.TestCase):
             self.assertEqual(sum(map(len, order.next_n(1000))), 1000)
         taken += [id for run in left.take(left.count()) or () for id in run]  # a slow holder, and no dead one
         self.assertEqual(len(taken), len(set(taken)))
+
+    def test_stale(self) -> None:
+        """A failure of long ago does not leave a call one try."""
+        Room.changes, order, rooms = {"reason": "unavailable"}, self.ids.tag("order"), self.ids._rooms
+        self.fails(Kind.UNAVAILABLE, order.next)
+        Room.changes = {}
+        with order._mine() as held:
+            held.retry_at -= 6
+        away = MarchError(Kind.UNAVAILABLE, "away")
+        with mock.patch.object(rooms, "_call", wraps=rooms._call, side_effect=[away, away, mock.DEFAULT]):
+            self.assertGreater(order.next(), 0)
+
+    def test_slow_start(self) -> None:
+        """A tag whose thread begins late has no second one started at the next look."""
+        tag = self.ids.tag("order")
+        self.ids._keepers[os.getpid()] = 0
+        tag.next_n(10)
+        self.ids._keepers.clear()
+        looks = mock.Mock(wraps=tag._tend)
+        with mock.patch("_thread.start_new_thread") as start, mock.patch.object(client, "LOOK", 0.001), \
+                mock.patch.object(tag, "_tend", looks):
+            keeper = threading.Thread(target=self.ids._look, daemon=True)
+            keeper.start()
+            while looks.call_count < 5:
+                time.sleep(0.001)
+            self.ids.close()
+            keeper.join()
+        self.assertEqual(start.call_count, 1)
 
     @unittest.skipUnless(hasattr(signal, "setitimer"), "no timer")
     def test_interrupts(self) -> None:
