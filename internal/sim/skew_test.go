@@ -104,13 +104,13 @@ func (w *world) versionAt(at time.Time) (version int64) {
 }
 
 // lookBefore returns the last look before a time after which a lease was begun and answered by then, and at which none
-// was under way. A lease under an older layout than the one in force then may be dropped as it comes. The mark of its
-// own room counts, too, if that lies above all that the instance had asked for, and it asked for nothing soon after:
-// such a lease may have waited for its turn at the look.
+// was under way. A lease that reads the marks soon after a look may have begun before it, and then the next one counts.
+// A lease under an older layout than the one in force then may be dropped as it comes. The mark of its own room counts,
+// too, if that lies above all that the instance had asked for, and it asked for nothing soon after.
 func (l *link) lookBefore(before time.Time, version int64) (look, bool) {
-	const soon, long = 300 * time.Millisecond, 5 * time.Second
+	const soon, long = 2 * time.Second, 5 * time.Second
 	for _, look := range slices.Backward(l.mu.looks) {
-		leased, others := false, true
+		leases, others := 0, true
 		free := !slices.ContainsFunc(l.mu.leases, func(have lease) bool {
 			if have.tag != skewTag {
 				return false
@@ -119,11 +119,14 @@ func (l *link) lookBefore(before time.Time, version int64) (look, bool) {
 				-long < after && after < 0 && have.lost != "" {
 				others = false
 			}
-			leased = leased || have.lost == "" && have.version >= version && have.read.After(look.at) &&
-				have.done.Before(before)
+			if have.lost == "" && have.version >= version && have.read.After(look.at) && have.done.Before(before) {
+				if leases++; have.read.Sub(look.at) >= soon {
+					leases++
+				}
+			}
 			return !have.read.After(look.at) && !have.done.Before(look.at)
 		})
-		if free && leased {
+		if free && leases > 1 {
 			if others && look.mark-look.skew > look.least {
 				look.least, look.mates = look.mark-look.skew, true
 			}
