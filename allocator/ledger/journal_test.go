@@ -6,24 +6,33 @@ import (
 	"testing"
 	"time"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger"
 	"github.com/march-id/march/allocator/ledger/ledgertest"
 	"github.com/march-id/march/allocator/ledger/record"
 )
 
 // An instance remembers the epoch in which it leases, also where its ledger met that epoch
-// before the instance joined, as a room's does that waited for etcd.
+// before the instance joined, as a room's does that waited for etcd, and could not read its key since.
 func TestReportsAnEpochFromBefore(t *testing.T) {
-	for name, before := range map[string]func(*ledger.Ledger) error{
-		"nothing":  func(*ledger.Ledger) error { return nil },
-		"attached": func(l *ledger.Ledger) error { return l.Attach(bg) },
-		"read":     func(l *ledger.Ledger) error { _, err := l.Refresh(bg); return err },
+	read := func(_ *cluster, l *ledger.Ledger) error { _, err := l.Refresh(bg); return err }
+	for name, before := range map[string]func(*cluster, *ledger.Ledger) error{
+		"nothing":  func(*cluster, *ledger.Ledger) error { return nil },
+		"attached": func(_ *cluster, l *ledger.Ledger) error { return l.Attach(bg) },
+		"read":     read,
+		"read, and not since": func(c *cluster, l *ledger.Ledger) error {
+			err, epoch := read(c, l), c.Value("epoch")
+			c.Corrupt("epoch", []byte("{"))
+			ledgertest.WantKind(t, read(c, l), allocator.Refused, "epoch")
+			c.Corrupt("epoch", epoch)
+			return err
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, "100 a=0-50 b=50-100")
 			dir := t.TempDir()
 			p := c.process()
-			if err := before(p.Ledger); err != nil {
+			if err := before(c, p.Ledger); err != nil {
 				t.Fatal(err)
 			}
 			var err error

@@ -379,6 +379,11 @@ func (s *script) start(a args) (string, error) {
 	p.OnOrphan(func(o ledger.Orphan) {
 		p.note(fmt.Sprintf("alarm: IDs of %s from %d to %d", o.Tag, o.Began, o.Below-1))
 	})
+	p.OnTag(func(c ledger.TagChange) {
+		if c.Settings != nil {
+			p.note(fmt.Sprintf("hears that tag %s has steps up to %d", c.Name, c.Settings.MaxStep))
+		}
+	})
 	s.live[handle], s.names[p.Incarnation()] = p, fmt.Sprintf("%s.%d", handle, s.lives[handle])
 	if fate := s.ofStart; fate != nil {
 		s.ofStart = nil
