@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -140,7 +141,7 @@ type script struct {
 	by        *ledger.Ledger             // of the console that does the command, nil for none
 	workers   map[record.WorkerID]string // those with a random number, by the names that they were taken by
 	fates     []expected                 // of transactions
-	elsewhere bool                       // the answer that comes now is of another connection
+	elsewhere *atomic.Bool               // the answer that comes now is of another connection
 
 	mu      sync.Mutex
 	written []store.KV     // registrations since the last command
@@ -237,12 +238,15 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		said := s.do(line)
 		synctest.Wait()
+		s.mu.Lock()
+		written := s.written
+		s.written = nil
+		s.mu.Unlock()
 		for _, p := range s.live {
-			if p.watches && len(s.written) > 0 {
-				p.Watched(s.written)
+			if p.watches && len(written) > 0 {
+				p.Watched(written)
 			}
 		}
-		s.written = nil
 		var notes []string
 		for _, said := range s.said {
 			if said != "" {
@@ -251,10 +255,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		}
 		s.said = nil
 		for _, p := range s.live {
+			p.mu.Lock()
 			for _, note := range p.notes {
 				notes = append(notes, "\n  "+p.handle+" "+note)
 			}
 			p.notes = nil
+			p.mu.Unlock()
 		}
 		slices.Sort(notes)
 		if said != "" {
@@ -306,7 +312,8 @@ func (s *script) begin(a args) {
 	if text := a.value("formats"); text != "" {
 		formats, a = int(number(text)), a[1:]
 	}
-	*s = script{t: s.t, outside: s.outside, dir: s.t.TempDir(), live: map[string]*scripted{},
+	*s = script{t: s.t, outside: s.outside, elsewhere: new(atomic.Bool), dir: s.t.TempDir(),
+		live:  map[string]*scripted{},
 		lives: map[string]int{}, names: map[string]string{}, backups: map[string]int64{}, spoilt: map[string][]byte{},
 		mirrors: map[string]*seen{}, consoles: map[string]*ledger.Ledger{}, workers: map[record.WorkerID]string{},
 		began: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)}
@@ -579,8 +586,7 @@ func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, er
 		}
 	}
 	answer, err := r.Store.Txn(ctx, txn)
-	if r.s.elsewhere {
-		r.s.elsewhere = false
+	if r.s.elsewhere.Swap(false) {
 		answer.Connection += 100
 	}
 	if now && after {
@@ -617,6 +623,7 @@ func (s *script) plain(text string) string {
 		text = regexp.MustCompile(`\bworker `+id.String()+`\b`).ReplaceAllString(text, "worker "+name)
 	}
 	text = raftIndex.ReplaceAllString(text, "raft index is N, and was M")
+	text = raftIndexOfBeat.ReplaceAllString(text, "$1:N")
 	text = revisions.ReplaceAllString(text, "at revision N after it had shown revision M")
 	text = pid.ReplaceAllString(strings.ReplaceAll(text, s.dir, "DIR"), "$1 N")
 	return random.ReplaceAllString(text, "...")
@@ -629,6 +636,9 @@ var pid = regexp.MustCompile(`\b(PID|kill -9) \d+( on host [^,]+)?`)
 
 // raftIndex grows with reads, too, of which some are made at once.
 var raftIndex = regexp.MustCompile(`raft index is \d+, and was \d+`)
+
+// raftIndexOfBeat is one above 9.
+var raftIndexOfBeat = regexp.MustCompile(`("raft_index"):"\d\d+"`)
 
 // revisions grow with heartbeats, too, which may fall due while a process tries again, after pauses of random length.
 var revisions = regexp.MustCompile(`at revision \d+ after it had shown revision \d+`)

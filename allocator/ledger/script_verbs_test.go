@@ -614,6 +614,7 @@ var fates = map[string]ledgertest.FateName{"not-done": ledgertest.NotDone, "answ
 // run has a process do what it does by itself, until it ends.
 func (p *scripted) run() {
 	ctx, cancel := context.WithCancel(bg)
+	p.OnLostWorkers(func() { p.note("lost a worker") })
 	var running errgroup.Group
 	for _, run := range []func() error{
 		func() error { return p.Instance.Run(ctx) },
@@ -628,7 +629,6 @@ func (p *scripted) run() {
 			return nil
 		})
 	}
-	p.OnLostWorkers(func() { p.note("lost a worker") })
 	p.stop = func() error {
 		cancel()
 		return running.Wait()
@@ -695,25 +695,19 @@ func (s *script) fate(p *scripted, a args) (string, error) {
 			becomes.N = int(number(a[2]))
 		}
 	}
+	switch a[0] {
+	case "slow":
+		becomes.Do = func() { time.Sleep(time.Duration(becomes.N) * time.Millisecond) }
+	case "elsewhere":
+		becomes.Do = func() { s.elsewhere.Store(true) }
+	}
 	times := 1
 	if text := a.value("times"); text != "" {
 		times = int(number(text))
 	} else if a.has("always") {
 		times = math.MaxInt
 	}
-	var met *int
-	met = p.Conn.Next(becomes, times, func(txn store.Txn) bool {
-		is := match(txn)
-		switch now := is && *met < times; a[0] {
-		case "elsewhere":
-			s.elsewhere = now
-		case "slow":
-			if now {
-				time.Sleep(time.Duration(becomes.N) * time.Millisecond)
-			}
-		}
-		return is
-	})
+	met := p.Conn.Next(becomes, times, match)
 	if !a.has("always") {
 		s.fates = append(s.fates, expected{strings.Join(a, " "), met, times})
 	}

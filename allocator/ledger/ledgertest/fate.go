@@ -15,6 +15,8 @@ type Fate struct {
 	// N is of Late how many transactions, of anybody, are done before it; of
 	// StaleRead and OldRevision how many revisions the answer is behind.
 	N int
+	// Do, if not nil, is called before.
+	Do func()
 }
 
 // FateName names what can happen to a transaction. Each is something that a
@@ -96,6 +98,9 @@ func (c *Conn) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	var fate Fate
 	if choose != nil {
 		fate = choose(txn)
+	}
+	if fate.Do != nil {
+		fate.Do()
 	}
 	m := c.m
 	m.mu.Lock()

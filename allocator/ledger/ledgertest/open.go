@@ -57,6 +57,8 @@ func (c *Conn) Next(fate Fate, times int, match func(store.Txn) bool) (met *int)
 		if !match(txn) {
 			return Fate{}
 		}
+		c.mu.Lock() // transactions may be sent at once
+		defer c.mu.Unlock()
 		if *met++; *met > times {
 			return Fate{}
 		}
