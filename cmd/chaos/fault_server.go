@@ -116,11 +116,14 @@ func replaceRooms(ctx context.Context, d *driver, _ *rand.Rand) (*injury, error)
 	}
 	defer d.hold.Unlock()
 	program := d.March
-	if d.upgrades++; d.upgrades%2 == 0 && d.Previous != "" {
+	if d.upgrades%2 == 1 && d.Previous != "" {
 		program = d.Previous
 	}
-	for _, s := range slices.Concat(d.Consoles, d.Instances) {
-		d.touch(s.Room)
+	all := slices.Concat(d.Consoles, d.Instances)
+	for _, s := range all {
+		if s.Room != "" {
+			d.touch(s.Room)
+		}
 		s.Program(program)
 		if err := s.Replace(); err != nil {
 			d.note(runlog.Event{What: runlog.Process, Target: s.Name, Violation: err.Error()})
@@ -134,8 +137,9 @@ func replaceRooms(ctx context.Context, d *driver, _ *rand.Rand) (*injury, error)
 			return nil, err
 		}
 	}
+	d.upgrades++
 	d.moved("upgrade")
-	return &injury{target: names(d.Instances), end: func(context.Context) error { return nil }}, nil
+	return &injury{target: names(all), end: func(context.Context) error { return nil }}, nil
 }
 
 // holdPauses keeps the lane of pauses from stopping processes, until hold is given back, and ends the present pause.

@@ -99,8 +99,8 @@ wrong usage.`,
 	shared.IntVar(&cfg.rate, "rate", 120_000, "how many IDs a second callers ask for, in all, 1000 to 10000000")
 	shared.StringVar(&cfg.march, "march", "", "the program march, built with -tags chaos (default one that is "+
 		"built for the run)")
-	shared.StringVar(&cfg.previous, "previous", "", "another build of it, with which rooms and consoles start: each "+
-		"upgrade of a run goes from one to the other, or back (default all are of one build)")
+	flags.StringVar(&cfg.previous, "previous", "", "another build of march, with -tags chaos, too, with which rooms "+
+		"and consoles start: each upgrade of a run goes from one build to the other, or back (default all are of one)")
 	shared.StringVarP(&cfg.output, "output", "o", outputText, "how to print what became of a run: text or json")
 	flags.StringSliceVar(&cfg.only, "only", nil, "only these kinds of faults, separated by commas; "+
 		"see the command faults")

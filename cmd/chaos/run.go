@@ -290,17 +290,19 @@ func (d *driver) describe() error {
 		Go: runtime.Version(), Cluster: clusterName, Rows: rows(d.config.seed), Columns: d.config.moves(),
 	}
 	builds := []string{d.March}
-	if d.Previous != "" {
-		builds = append(builds, d.Previous)
+	if d.Previous != "" { // in the order in which servers run them
+		builds = []string{d.Previous, d.March}
 	}
 	for i, program := range builds {
 		out, err := exec.Command(program, "version").Output() //nolint:gosec // the caller's
 		if err != nil {
 			return fmt.Errorf("%s version: %w", program, err)
 		}
-		builds[i] = strings.TrimSpace(string(out))
+		if builds[i] = strings.TrimSpace(string(out)); d.Previous != "" {
+			builds[i] = program + ": " + builds[i]
+		}
 	}
-	r.March = strings.Join(builds, ", and ")
+	r.March = strings.Join(builds, ", then ")
 	var err error
 	if r.Hold, err = time.ParseDuration(cluster.Hold); err != nil {
 		return err

@@ -137,8 +137,8 @@
 //     or one that an operator waived. (This is not checked if the seed has stale reads.)
 //  12. An ID of a tag with a strict order is larger than all that were answered in its room before its call began. An
 //     instance that a recover left out may break that. An ID of a tag with max_skew is not below what a look allowed,
-//     once the instance was answered a lease for which it read the marks after that. (This is not checked where etcd
-//     went back, or shows the past.)
+//     once the instance was answered a lease that read the marks 2 s or more after the look, or a second one that
+//     read them after it. (This is not checked where etcd went back, or shows the past.)
 //  13. Fields of a newer version are still there, if etcd forgot nothing.
 //  14. The cluster passes ledgertest.CheckCluster.
 //

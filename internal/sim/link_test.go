@@ -46,6 +46,7 @@ type link struct {
 		reports []reported
 		looks   []look
 		read    time.Time        // when a source last read the tag with max_skew
+		sourced []time.Time      // when sources did so
 		leases  []lease          // in the order of their answers
 		shown   map[string]shown // by epoch
 		outside []outside        // the recovers that left the process out
@@ -199,6 +200,7 @@ func (l *link) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
 	if _, source, _ := l.reads(txn, store.Answer{}); source {
 		l.mu.Lock()
 		l.mu.read = time.Now()
+		l.mu.sourced = append(l.mu.sourced, l.mu.read)
 		l.mu.Unlock()
 	}
 	asked := l.asks(txn)

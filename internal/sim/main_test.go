@@ -19,7 +19,7 @@ var (
 		"a fault (of a transaction, or another) that every seed has: one by which something is found sooner")
 	logs   = flag.Bool("logs", false, "with -seed and -v, print what the processes log, too")
 	first  = flag.Int("first", -1, "run the seeds from this on, as many as -batch says: what TestSimulation starts")
-	batch  = flag.Int("batch", 10, "how many seeds one process runs")
+	batch  = flag.Int("batch", 3, "how many seeds one process runs")
 	counts = flag.String("counts", "", "with -first, the file to write what was met to")
 )
 

@@ -202,7 +202,7 @@ func weak(t *testing.T, total map[string]int) {
 			"rollbacks to before a recover", "rehearsals that went through", "instances asked by a rehearsal",
 			"instances left out whose range another room got", "marks that roles refused",
 			"recovers by a clock hours off",
-			"calls of a tag with max_skew checked", "of these, against what other instances of the room leased",
+			"calls of a tag with max_skew checked", "calls of a tag with max_skew checked against what other instances of the room leased",
 			"calls of an ordered tag checked", "calls passed on", "takes and releases of an ordered tag",
 			"calls of a tag that is ordered over all rooms checked", "calls passed on twice",
 			"values with a field of a newer version", "values of a newer format",

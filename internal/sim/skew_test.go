@@ -17,7 +17,7 @@ const skewTag = allocator.Tag("skewed")
 type look struct {
 	at    time.Time
 	least int64 // the furthest mark of the other rooms less max_skew
-	mark  int64 // of its own room
+	mark  int64 // of the instance's own room
 	skew  int64 // the max_skew
 	mates bool  // least is by the own room's mark
 }
@@ -70,8 +70,9 @@ func (l *link) looks(txn store.Txn, answer store.Answer, err error) {
 	}
 }
 
-// checkSkew checks that no call got an ID below what a look allowed, once the instance was answered a lease for which
-// it read the marks after that. Where etcd went back, or shows the past, marks fall.
+// checkSkew checks that no call got an ID below what a look allowed, once the instance was answered a lease that read
+// the marks 2 s or more after that, or a second one that read them after it. Where etcd went back, or shows the past,
+// marks fall.
 func (w *world) checkSkew() {
 	if !w.strict || w.wentBack() {
 		return
@@ -83,7 +84,7 @@ func (w *world) checkSkew() {
 		if look, ok := a.by.link.lookBefore(a.began, w.versionAt(a.began)); ok {
 			w.count("calls of a tag with max_skew checked", 1)
 			if look.mates {
-				w.count("of these, against what other instances of the room leased", 1)
+				w.count("calls of a tag with max_skew checked against what other instances of the room leased", 1)
 			}
 			if a.runs[0].First < look.least {
 				w.Errorf("SKEW: a call that began at %v got %v of %s: the look at %v allows %d", a.began.Sub(w.began),
@@ -105,20 +106,19 @@ func (w *world) versionAt(at time.Time) (version int64) {
 
 // lookBefore returns the last look before a time after which a lease was begun and answered by then, and at which none
 // was under way. A lease that reads the marks soon after a look may have begun before it, and then the next one counts.
-// A lease under an older layout than the one in force then may be dropped as it comes. The mark of its own room counts,
-// too, if that lies above all that the instance had asked for, and it asked for nothing soon after.
+// A lease under an older layout than the one in force then may be dropped as it comes. The mark of the instance's own
+// room counts, too, where it lies above all IDs that the instance had asked for by then, and the instance read no marks
+// for a lease shortly before or after: otherwise a lease may have been under way.
 func (l *link) lookBefore(before time.Time, version int64) (look, bool) {
-	const soon, long = 2 * time.Second, 5 * time.Second
+	const soon = 2 * time.Second
 	for _, look := range slices.Backward(l.mu.looks) {
-		leases, others := 0, true
+		leases := 0
+		others := !slices.ContainsFunc(l.mu.sourced, func(at time.Time) bool { return at.Sub(look.at).Abs() < soon })
 		free := !slices.ContainsFunc(l.mu.leases, func(have lease) bool {
 			if have.tag != skewTag {
 				return false
 			}
-			if after := have.read.Sub(look.at); after < soon && (after >= 0 || have.end >= look.mark) ||
-				-long < after && after < 0 && have.lost != "" {
-				others = false
-			}
+			others = others && (have.read.After(look.at) || have.end < look.mark)
 			if have.lost == "" && have.version >= version && have.read.After(look.at) && have.done.Before(before) {
 				if leases++; have.read.Sub(look.at) >= soon {
 					leases++

@@ -177,11 +177,12 @@ func (t *test) reason() string {
 	if len(lines) == 0 {
 		return "(no reason given)"
 	}
-	why := lines[len(lines)-1][1]
-	if of, ok := strings.CutPrefix(why, "NOT RUN: tests "); ok {
-		return of
+	for _, line := range slices.Backward(lines) { // cleanups may log after it
+		if of, ok := strings.CutPrefix(line[1], "NOT RUN: tests "); ok {
+			return of
+		}
 	}
-	return "(" + why + ")"
+	return "(" + lines[len(lines)-1][1] + ")"
 }
 
 // end prints the sum, and reports whether all that ran is good.

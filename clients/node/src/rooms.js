@@ -138,9 +138,11 @@ export class Rooms {
   }
 
   close() {
-    this.closed = true; // a call that is under way keeps its connection
-    const idle = Object.values(this.#agents).flatMap(({ freeSockets }) => Object.values(freeSockets).flat());
-    for (const socket of idle) socket.destroy();
+    this.closed = true;
+    for (const agent of Object.values(this.#agents)) {
+      agent.keepAlive = false; // a call that is under way keeps its connection, and nobody after it
+      for (const socket of Object.values(agent.freeSockets).flat()) socket.destroy();
+    }
   }
 
   async #call(address, path, body, read) {

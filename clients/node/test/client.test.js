@@ -164,10 +164,13 @@ test("an answer whose body does not end holds no call up", async () => {
   const server = http.createServer((_, response) => response.writeHead(200).write("{"));
   await new Promise((listens) => server.listen(0, "127.0.0.1", listens));
   const ids = new Client({ addresses: [`http://127.0.0.1:${server.address().port}`], timeout: 200 });
-  await assert.rejects(ids.tag("order").nextText(), { kind: "unavailable", message: /no answer within 200 ms/ });
-  ids.close();
-  server.close();
-  server.closeAllConnections();
+  try {
+    await assert.rejects(ids.tag("order").nextText(), { kind: "unavailable", message: /no answer within 200 ms/ });
+  } finally {
+    ids.close();
+    server.close();
+    server.closeAllConnections();
+  }
 });
 
 withRoom("close leaves the answer to a call that asks a room", async (ids, room) => {

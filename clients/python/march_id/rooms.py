@@ -178,10 +178,16 @@ class Rooms:
                 break
             try:
                 sock = socket.create_connection(where, min(left, max(self._timeout / len(found), 0.5)))
-                sock.settimeout(max(until - now(), 0.001))
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a request's body follows its head
-                return context.wrap_socket(sock, server_hostname=host) if context else sock
             except OSError as error:
+                why = error
+                continue
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a request's body follows its head
+                sock = context.wrap_socket(sock, server_hostname=host) if context else sock
+                sock.settimeout(max(until - now(), 0.001))
+                return sock
+            except OSError as error:
+                sock.close()
                 why = error
         raise why
 

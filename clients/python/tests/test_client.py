@@ -201,12 +201,13 @@ class Clients(unittest.TestCase):
     def test_other_address(self) -> None:
         """Where TLS fails at one of a name's addresses the next one is tried."""
         context = mock.Mock()
-        context.wrap_socket.side_effect = [ssl.SSLError("no TLS"), "a socket"]
+        secured = mock.Mock()
+        context.wrap_socket.side_effect = [ssl.SSLError("no TLS"), secured]
         where = [(2, 1, 6, "", (f"127.0.0.{k}", 1)) for k in (1, 2)]
         with mock.patch("socket.getaddrinfo", return_value=where), mock.patch("socket.create_connection"), \
                 mock.patch.object(self.ids._rooms, "_context", return_value=context):
             got: object = self.ids._rooms._connect("room", 1, "https", client.now() + 60)
-        self.assertEqual(got, "a socket")
+        self.assertIs(got, secured)
 
     def test_slow(self) -> None:
         """A call waits for an answer within the timeout, though that is longer than it would try again."""
@@ -349,10 +350,11 @@ class Clients(unittest.TestCase):
                 mock.patch.object(tag, "_tend", looks):
             keeper = threading.Thread(target=self.ids._look, daemon=True)
             keeper.start()
-            while looks.call_count < 5:
+            while looks.call_count < 5 and keeper.is_alive():
                 time.sleep(0.001)
             self.ids.close()
             keeper.join()
+        self.assertGreaterEqual(looks.call_count, 5)
         self.assertEqual(start.call_count, 1)
 
     @unittest.skipUnless(hasattr(signal, "setitimer"), "no timer")
