@@ -161,6 +161,13 @@ type meanwhile struct {
 	before   int
 }
 
+// during has a process do commands meanwhile.
+func (s *script) during(m meanwhile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.meanwhile = m
+}
+
 // expected is a fate that a transaction must meet.
 type expected struct {
 	what  string
@@ -212,6 +219,9 @@ func (s *script) end() {
 	}
 	if s.stop != nil {
 		s.stop()
+	}
+	if m := s.meanwhile; len(m.commands) > 0 && m.commands[0] != "" {
+		s.t.Errorf("nothing met %s, for %q", m.key, m.commands)
 	}
 	for _, f := range s.fates {
 		if *f.met < f.times {
@@ -387,9 +397,12 @@ func (s *script) start(a args) (string, error) {
 		p.note(fmt.Sprintf("alarm: IDs of %s from %d to %d", o.Tag, o.Began, o.Below-1))
 	})
 	p.OnTag(func(c ledger.TagChange) {
-		if c.Settings != nil {
-			p.note(fmt.Sprintf("hears that tag %s has steps up to %d", c.Name, c.Settings.MaxStep))
+		if c.Settings == nil {
+			p.note("hears of tag " + string(c.Name) + " without settings")
+			return
 		}
+		p.note(fmt.Sprintf("hears that tag %s has steps up to %d, reserve %v", c.Name, c.Settings.MaxStep,
+			c.Settings.Reserve))
 	})
 	s.live[handle], s.names[p.Incarnation()] = p, fmt.Sprintf("%s.%d", handle, s.lives[handle])
 	if fate := s.ofStart; fate != nil {
@@ -563,14 +576,19 @@ type registrations struct {
 }
 
 func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, error) {
+	r.s.mu.Lock()
 	m := r.s.meanwhile
 	now := m.key != "" && ledgertest.PutsUnder(m.key)(txn)
 	if key, is := strings.CutPrefix(m.key, "read:"); is {
 		now = len(txn.If) == 0 && len(txn.Then) > 0 && txn.Then[0].Get != nil && txn.Then[0].Get.Key == prefix+key
 	}
+	if now { // no other process does them
+		r.s.meanwhile = meanwhile{}
+	}
+	r.s.mu.Unlock()
 	do := func() {
 		by := r.s.by
-		r.s.meanwhile, r.s.by = meanwhile{}, nil
+		r.s.by = nil
 		for _, command := range m.commands {
 			if said := r.s.do(strings.TrimSpace(command)); m.before <= 1 {
 				r.s.said = append(r.s.said, said)
@@ -582,7 +600,7 @@ func (r registrations) Txn(ctx context.Context, txn store.Txn) (store.Answer, er
 	if now && !after {
 		do()
 		if m.before > 1 {
-			r.s.meanwhile = meanwhile{m.key, m.commands, m.before - 1}
+			r.s.during(meanwhile{m.key, m.commands, m.before - 1})
 		}
 	}
 	answer, err := r.Store.Txn(ctx, txn)
@@ -623,6 +641,7 @@ func (s *script) plain(text string) string {
 		text = regexp.MustCompile(`\bworker `+id.String()+`\b`).ReplaceAllString(text, "worker "+name)
 	}
 	text = raftIndex.ReplaceAllString(text, "raft index is N, and was M")
+	text = raftIndexAbove.ReplaceAllString(text, "raft index is N, and was $1")
 	text = raftIndexOfBeat.ReplaceAllString(text, "$1:N")
 	text = revisions.ReplaceAllString(text, "at revision N after it had shown revision M")
 	text = pid.ReplaceAllString(strings.ReplaceAll(text, s.dir, "DIR"), "$1 N")
@@ -635,10 +654,13 @@ var random = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]
 var pid = regexp.MustCompile(`\b(PID|kill -9) \d+( on host [^,]+)?`)
 
 // raftIndex grows with reads, too, of which some are made at once.
-var raftIndex = regexp.MustCompile(`raft index is \d+, and was \d+`)
+var raftIndex = regexp.MustCompile(`raft index is \d+, and was \d{1,5}\b`)
 
-// raftIndexOfBeat is one above 9.
-var raftIndexOfBeat = regexp.MustCompile(`("raft_index"):"\d\d+"`)
+// raftIndexAbove is below one that a script made up.
+var raftIndexAbove = regexp.MustCompile(`raft index is \d+, and was (\d{6,})`)
 
-// revisions grow with heartbeats, too, which may fall due while a process tries again, after pauses of random length.
+// raftIndexOfBeat is one above 9 that no script made up.
+var raftIndexOfBeat = regexp.MustCompile(`("raft_index"):"\d{2,5}"`)
+
+// revisions grow with heartbeats, too, of which one may come first or last of what is done at one instant.
 var revisions = regexp.MustCompile(`at revision \d+ after it had shown revision \d+`)

@@ -214,13 +214,13 @@ func init() {
 		{"meanwhile [read:]KEY COMMAND [; COMMAND]",
 			"once a process or a console has written such a key, or read it before all others, and has no answer yet",
 			func(s *script, a args) (string, error) {
-				s.meanwhile = meanwhile{key: a[0], commands: strings.Split(a.rest(1), ";")}
+				s.during(meanwhile{key: a[0], commands: strings.Split(a.rest(1), ";")})
 				return "", nil
 			}},
 		{"before KEY N COMMAND [; COMMAND]",
 			"before a process or a console writes such a key, the next N times; says the answers of the last time",
 			func(s *script, a args) (string, error) {
-				s.meanwhile = meanwhile{a[0], strings.Split(a.rest(2), ";"), int(number(a[1]))}
+				s.during(meanwhile{a[0], strings.Split(a.rest(2), ";"), int(number(a[1]))})
 				return "", nil
 			}},
 		{"doubt P", "it suspects that etcd went back in time",
@@ -790,11 +790,11 @@ func (s *script) describe(a args) (string, error) {
 	said := fmt.Sprintf("%s, from %d, steps up to %d, once %d, least ID %d, made with margin %d", what, t.Start,
 		t.MaxStep, t.LargestStep, t.Least, t.BaseTotal)
 	if t.Time != nil {
-		said = fmt.Sprintf("%s of %d/%d/%d bits, rollback %v", what, t.Time.TimeBits, t.Time.WorkerBits,
-			t.Time.SequenceBits, t.Time.Rollback)
+		said = fmt.Sprintf("%s of %d/%d/%d bits, %d ms each from %d, order %v, rollback %v", what, t.Time.TimeBits,
+			t.Time.WorkerBits, t.Time.SequenceBits, t.Time.UnitMS, t.Time.EpochMS, t.Time.Order, t.Time.Rollback)
 	}
-	for room, to := range t.Skips {
-		said += fmt.Sprintf(", room %s skips to %d", room, to)
+	for _, room := range slices.Sorted(maps.Keys(t.Skips)) {
+		said += fmt.Sprintf(", room %s skips to %d", room, t.Skips[room])
 	}
 	return said, nil
 }
@@ -1030,6 +1030,9 @@ func (s *script) recover(a args) (string, error) {
 	}
 	report, err := recovery.Run(bg, ledgertest.Open(s.t, conn, s.config), cfg)
 	said := s.reported(report, err)
+	if err == nil && cfg.Apply && report.Epoch == "" {
+		said += "\n  no epoch began"
+	}
 	if a.has("asked") {
 		said += fmt.Sprintf("\n  asked %v", s.asked)
 	}
@@ -1167,8 +1170,13 @@ func (s *script) reported(r *recovery.Report, err error) string {
 		more = append(more, fmt.Sprintf("missing %s: %s", name, m.Why))
 	}
 	for _, m := range r.Mirrors {
-		if m.Err != nil {
+		switch {
+		case m.Err != nil && len(m.Views) > 0:
+			more = append(more, fmt.Sprintf("mirror %s has %d views: %v", m.Name, len(m.Views), m.Err))
+		case m.Err != nil:
 			more = append(more, fmt.Sprintf("mirror %s: %v", m.Name, m.Err))
+		case len(m.Views) == 0:
+			more = append(more, fmt.Sprintf("mirror %s has no view", m.Name))
 		}
 	}
 	if len(r.AtLimit) > 0 {
