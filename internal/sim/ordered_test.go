@@ -145,7 +145,8 @@ func (w *world) passedOn(a *answered) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if by, ok := w.mu.passed[taggedID{a.tag, a.runs[0].First}]; ok {
+	// An instance that a recover left out may have issued the same ID to an earlier call.
+	if by, ok := w.mu.passed[taggedID{a.tag, a.runs[0].First}]; ok && !by.at.Before(a.began) {
 		a.by, a.at = by.by, by.at
 	}
 }
