@@ -217,6 +217,11 @@ func (s *script) end() {
 			s.t.Errorf("the end of %s: %v", p.handle, err)
 		}
 	}
+	for _, m := range s.mirrors {
+		if m.stop != nil {
+			m.stop()
+		}
+	}
 	if s.stop != nil {
 		s.stop()
 	}

@@ -536,9 +536,12 @@ func init() {
 				"during: what happens before the first question; copy: of a copy of etcd, as a rehearsal; " +
 				"asked: says how often each address was asked",
 			(*script).recover},
-		{"mirror NAME [to=BACKUP] [until=TIME]", "a console begins to mirror the cluster, or begins another view; " +
-			"to: it has what came up to that backup; until: its connection lasts so long from now", (*script).mirror},
+		{"mirror NAME [to=BACKUP] [until=TIME] [follows]", "a console begins to mirror the cluster, or begins " +
+			"another view; to: it has what came up to that backup; until: its connection lasts so long from now; " +
+			"follows: it goes on by itself", (*script).mirror},
 		{"look NAME [to=BACKUP] [until=TIME]", "it sees all that etcd has", (*script).look},
+		{"views NAME", "what connections showed it: from when to when, and how far room a's mark of t reaches",
+			(*script).views},
 		{"part NAME JSON", "a mirror takes a part, as mirrors are sent and stored; {uuid} is the cluster's",
 			func(s *script, a args) (string, error) {
 				var p mirror.Part
@@ -1060,6 +1063,36 @@ func (s *script) askMirror(a args) func(string) recovery.AskMirror {
 type seen struct {
 	*mirror.Mirror
 	keys map[string]bool // that it saw since its view began
+	stop func()          // following etcd by itself; nil if it does not
+}
+
+// follow has a mirror go on by itself.
+func (s *script) follow(m *seen) {
+	l := ledgertest.Open(s.t, s.c.Mem.Open(), s.config)
+	l.HaltAs("console")
+	f := mirror.NewFollower(m.Mirror, mirror.Config{Cluster: l.Cluster(), Gets: l.Gets, Check: l.Check})
+	ctx, cancel := context.WithCancel(bg)
+	var running sync.WaitGroup
+	running.Go(func() { f.Run(ctx) })
+	m.stop = func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// views returns the views of a mirror, and how far it saw room a's mark of t.
+func (s *script) views(a args) (string, error) {
+	var said string
+	m := s.mirrors[a[0]]
+	for i, v := range m.Views() {
+		said += fmt.Sprintf("%s to %s with %d changes, ", s.since(v.Began.UnixMilli()), s.since(v.Until.UnixMilli()),
+			v.Reach-v.From)
+		if i == len(m.Views())-1 && v.Reach == s.c.Mem.Revision() {
+			said += "up to now, "
+		}
+	}
+	next, _ := m.Mark("a", "t")
+	return fmt.Sprintf("%sa's mark %d", said, next), nil
 }
 
 // mirror has a mirror begin a view of all that etcd has.
@@ -1068,6 +1101,10 @@ func (s *script) mirror(a args) (string, error) {
 	if m == nil {
 		m = &seen{Mirror: mirror.New(100)}
 		s.mirrors[a[0]] = m
+	}
+	if a.has("follows") {
+		s.follow(m)
+		return "", nil
 	}
 	epoch := value[record.Epoch](s.c, "epoch").Epoch
 	if err := m.Attach(value[record.Identity](s.c, "identity"), epoch, s.c.Mem.Revision()); err != nil {

@@ -64,40 +64,6 @@ func views(t *testing.T, f *mirror.Follower, room allocator.Room) (views []mirro
 	return views, next
 }
 
-// A view ends with its connection, and the next one is another history as far as the mirror
-// knows. While leasing is halted none begins. What the lost history showed stays.
-func TestViewIsOneConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := memcluster.New(t, "100 a=0-50 b=50-100")
-		a := c.Start("a")
-		a.Lease(10)
-		backup := c.Mem.Revision()
-		f, stop := follow(t, c, mirror.New(10), nil)
-		defer stop()
-		time.Sleep(3 * time.Second)
-		seg := a.Lease(20)
-		time.Sleep(3 * time.Second)
-		first, next := views(t, f, "a")
-		if len(first) != 1 || next != seg.Last()+1 || first[0].Reach != c.Mem.Revision() ||
-			time.Since(first[0].Until) > 2*time.Second {
-			t.Fatalf("views %+v, the mark reaches to %d; want %d, revision %d", first, next, seg.Last()+1,
-				c.Mem.Revision())
-		}
-		c.Mem.Break() // another connection
-		time.Sleep(5 * time.Second)
-		second, _ := views(t, f, "a")
-		if len(second) != 2 || second[0].Reach != first[0].Reach || !second[1].Began.After(second[0].Until) {
-			t.Fatalf("after the connection broke: %+v", second)
-		}
-		c.Mem.Restore(backup, 0, ledgertest.ClusterID)
-		time.Sleep(10 * time.Second)
-		third, still := views(t, f, "a")
-		if len(third) != 2 || still != next {
-			t.Errorf("in the restored store: views %+v, the mark reaches to %d", third, still)
-		}
-	})
-}
-
 // Reads that etcd does not answer end no view, and the first one neither begins anew.
 func TestViewOutlastsUnansweredReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
