@@ -2,8 +2,12 @@ package api
 
 import (
 	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/allocator/timeid"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -160,4 +164,126 @@ func PageSize(asked int32) (int, error) {
 		return 0, allocator.Errorf(allocator.Invalid, "page_size: %d; allowed: 1 to %d, 0 for %d", asked, most, usual)
 	}
 	return int(asked), nil
+}
+
+// Ended reports whether a migration in a state makes no more moves.
+func Ended(state marchv1.MigrationState) bool {
+	return state == marchv1.MigrationState_MIGRATION_STATE_DONE ||
+		state == marchv1.MigrationState_MIGRATION_STATE_ABORTED
+}
+
+// Space returns the first ID of a tag and the end of its IDs, exclusive: of a tag with a
+// period, those of the period that is now.
+func Space(t *marchv1.Tag) (start, limit int64) {
+	if p := t.GetPeriod(); p != nil {
+		return max(t.GetStart(), t.GetSkip(), p.GetFirst()), min(t.GetLimit(), p.GetEnd())
+	}
+	return max(t.GetStart(), t.GetSkip()), t.GetLimit()
+}
+
+// OrderPrefix is the prefix that an order's word has in commands but not in the messages'
+// enum.
+const OrderPrefix = "worker-"
+
+// TimeTagToProto returns the settings of a tag of time-ordered IDs as a message, with
+// defaults spelled out. The worker and the window are not settings.
+func TimeTagToProto(c timeid.Config) *marchv1.TimeTag {
+	sequence, l := c.Sequence, c.Layout
+	c = c.WithDefaults()
+	p := &marchv1.TimeTag{
+		TimeBits: int32(l.TimeBits), WorkerBits: int32(l.WorkerBits), SequenceBits: int32(l.SequenceBits),
+		Unit: durationpb.New(l.Unit), EpochMs: &l.Epoch,
+		Order:    FromWord[marchv1.WorkerOrder](strings.TrimPrefix(l.Order.String(), OrderPrefix)),
+		Sequence: FromWord[marchv1.SequencePolicy](sequence.String()),
+		Rollback: FromWord[marchv1.RollbackPolicy](c.Rollback.String()),
+		MaxWait:  durationpb.New(c.MaxWait),
+	}
+	switch sequence {
+	case timeid.Carry:
+		p.CarryTo = c.CarryTo
+	case timeid.Random:
+		p.RandomBelow = c.RandomBelow
+	}
+	return p
+}
+
+// TimeTagFromProto returns the configuration of a generator of a tag's IDs, without a
+// worker and a window. p has every setting, as a server writes it. The error is Invalid.
+func TimeTagFromProto(p *marchv1.TimeTag) (c timeid.Config, err error) {
+	if err := p.GetUnit().CheckValid(); err != nil {
+		return c, allocator.Errorf(allocator.Invalid, "unit: %w", err)
+	}
+	c.Layout = timeid.Layout{
+		TimeBits: int(p.GetTimeBits()), WorkerBits: int(p.GetWorkerBits()), SequenceBits: int(p.GetSequenceBits()),
+		Unit: p.GetUnit().AsDuration(), Epoch: p.GetEpochMs(),
+	}
+	if c.Layout.Order, err = timeid.ParseOrder(OrderPrefix + Word(p.GetOrder())); err != nil {
+		return c, NotAllowed("order", p.GetOrder())
+	}
+	if c.Sequence, err = timeid.ParseSequence(Word(p.GetSequence())); err != nil {
+		return c, NotAllowed("sequence", p.GetSequence())
+	}
+	if c.Rollback, err = timeid.ParseRollback(Word(p.GetRollback())); err != nil {
+		return c, NotAllowed("rollback", p.GetRollback())
+	}
+	c.CarryTo, c.RandomBelow, c.MaxWait = p.GetCarryTo(), p.GetRandomBelow(), p.GetMaxWait().AsDuration()
+	return c, c.Layout.Validate()
+}
+
+// MaxNonce and MinNonce bound the length of a WindowRequest's nonce.
+const (
+	MinNonce = 16
+	MaxNonce = 64
+)
+
+const (
+	// MaxManyTags is how many tags one NextMany names at most.
+	MaxManyTags = 100
+	// MaxMany is how many IDs one NextMany returns at most, of all its tags together.
+	MaxMany = MaxTexts
+)
+
+// CheckMany checks the names and the counts of a NextMany. Its error is Invalid, and names
+// the place in the request.
+func CheckMany(r *marchv1.NextManyRequest) error {
+	tags := r.GetTags()
+	if n := len(tags); n < 1 || n > MaxManyTags {
+		return allocator.Errorf(allocator.Invalid, "tags: %d; allowed: 1 to %d", n, MaxManyTags)
+	}
+	named := make(map[string]int, len(tags))
+	sum := int64(0)
+	for i, t := range tags {
+		if _, err := allocator.ParseTag(t.GetTag()); err != nil {
+			return fmt.Errorf("tags[%d]: %w", i, err)
+		}
+		n := t.GetCount()
+		if n < 1 || n > MaxMany {
+			return InMany(i, t.GetTag(), allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d", n, MaxMany))
+		}
+		if first, twice := named[t.GetTag()]; twice {
+			return InMany(i, t.GetTag(), allocator.Errorf(allocator.Invalid,
+				"tag: named in tags[%d], too; allowed: each tag once", first))
+		}
+		named[t.GetTag()] = i
+		sum += n
+	}
+	if sum > MaxMany {
+		return allocator.Errorf(allocator.Invalid, "tags: the counts are %d together; allowed: 1 to %d", sum, MaxMany)
+	}
+	return nil
+}
+
+// InMany returns the error of one tag of a NextMany, with its place in the request and the
+// tag's name. It has the error's Kind.
+func InMany(i int, tag string, err error) error {
+	return fmt.Errorf("tags[%d] (%s): %w", i, tag, err)
+}
+
+// Skipped returns the error of one tag of a NextMany with the number of IDs that the call
+// had taken of the tags before it. It has the error's Kind.
+func Skipped(err error, taken int64) error {
+	if taken == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; skipped, and never issued: %d IDs that the call had taken of the tags before", err, taken)
 }

@@ -34,7 +34,7 @@
 //     it. It is unknown until it was read once; then a search answers with the first tags.
 //
 // A part that could not be read stays as it was, with its time. Before the first read it is
-// unknown, and nothing is shown of it. Only the costs of plans are kept elsewhere (counts.go):
+// unknown, and nothing is shown of it. Only the costs of plans are kept elsewhere (cost.go):
 // they belong to a plan and not to the cluster.
 //
 // # Migrations
@@ -47,5 +47,5 @@
 //     reads itself, in one transaction with the check that etcd did not go back in time, and by
 //     no snapshot.
 //  3. Between two moves a console waits for every registered instance that could still
-//     issue residues which the next move gives to another room (waiting.go).
+//     issue residues which the next move gives to another room (drive.go).
 package console

@@ -2,6 +2,9 @@ package timeid
 
 import (
 	"context"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/march-id/march/allocator"
@@ -121,4 +124,164 @@ func (l Layout) checkWindow(w Window) error {
 			date(w.From), date(w.Until), l.Unit)
 	}
 	return nil
+}
+
+// Sequence is the policy for the first sequence of a tick.
+type Sequence uint8
+
+const (
+	// Reset starts each tick at 0. It is the zero value.
+	Reset Sequence = iota
+	// Carry goes on from tick to tick, so that id mod n is even at low rates, too. A new tick
+	// starts one above the last ID's sequence, or at 1 if the last tick had reached
+	// Config.CarryTo; after a full tick it starts at 0. So the very first ID has sequence 1,
+	// and a tick has at least half of the sequence. (CosId, AbstractSnowflakeId.java,
+	// generate.)
+	Carry
+	// Random starts each tick at a random number below Config.RandomBelow, also after
+	// a full tick. (Leaf, SnowflakeIDGenImpl.java.)
+	Random
+)
+
+// String returns the policy as ParseSequence reads it.
+func (s Sequence) String() string {
+	switch s {
+	case Reset:
+		return "reset"
+	case Carry:
+		return "carry"
+	case Random:
+		return "random"
+	}
+	return fmt.Sprintf("sequence-%d", uint8(s))
+}
+
+// Rollback is the policy for a clock that is behind the tick of the last ID.
+type Rollback uint8
+
+const (
+	// Wait waits for the clock, for Config.MaxWait in all. It is the zero value.
+	Wait Rollback = iota
+	// Offset goes on in the last tick. When the tick's sequence is full, it goes on in the next
+	// tick as soon as the clock has advanced by one tick, too. So it runs ahead of the clock by
+	// as much as the clock went back, at most Config.MaxAhead.
+	Offset
+	// Fail refuses at once.
+	Fail
+)
+
+// String returns the policy as ParseRollback reads it.
+func (r Rollback) String() string {
+	switch r {
+	case Wait:
+		return "wait"
+	case Offset:
+		return "offset"
+	case Fail:
+		return "fail"
+	}
+	return fmt.Sprintf("rollback-%d", uint8(r))
+}
+
+// MarshalText writes the policy as String does.
+func (s Sequence) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads it as ParseSequence does.
+func (s *Sequence) UnmarshalText(text []byte) (err error) {
+	*s, err = ParseSequence(string(text))
+	return err
+}
+
+// MarshalText writes the policy as String does.
+func (r Rollback) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads it as ParseRollback does.
+func (r *Rollback) UnmarshalText(text []byte) (err error) {
+	*r, err = ParseRollback(string(text))
+	return err
+}
+
+// ParseBits reads the widths of time, worker and sequence: "41/10/12". It checks
+// the form and that each is a number up to 63; Layout.Validate checks the rest.
+// Its error is Invalid.
+func ParseBits(s string) (timeBits, workerBits, sequenceBits int, err error) {
+	var n [3]int
+	fields := strings.Split(s, "/")
+	ok := len(fields) == len(n)
+	for i := 0; ok && i < len(n); i++ {
+		n[i], ok = parseWidth(fields[i])
+	}
+	if !ok {
+		return 0, 0, 0, allocator.Errorf(allocator.Invalid,
+			"bits: %q; allowed: time/worker/sequence such as 41/10/12, up to %d together", short(s), MaxBits)
+	}
+	return n[0], n[1], n[2], nil
+}
+
+// parseWidth reads a width without a sign and without leading zeros.
+func parseWidth(s string) (int, bool) {
+	n, err := strconv.ParseUint(s, 10, 8)
+	return int(n), err == nil && n <= MaxBits && strconv.FormatUint(n, 10) == s
+}
+
+// ParseUnit reads a layout's unit: 1ms, 10ms or 1s. Its error is Invalid.
+func ParseUnit(s string) (time.Duration, error) {
+	for _, unit := range units {
+		if s == unit.String() {
+			return unit, nil
+		}
+	}
+	return 0, allocator.Errorf(allocator.Invalid, "unit: %q; allowed: 1ms, 10ms, 1s", short(s))
+}
+
+// ParseEpoch reads an epoch, a time of RFC 3339 or a number of Unix ms, and
+// returns it in Unix ms. Its error is Invalid.
+func ParseEpoch(s string) (int64, error) {
+	ms, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		var t time.Time
+		if t, err = time.Parse(time.RFC3339Nano, s); err == nil {
+			ms = t.UnixMilli()
+			if t.Nanosecond()%int(time.Millisecond) != 0 {
+				err = strconv.ErrSyntax
+			}
+		}
+	}
+	if err != nil || ms < 0 || ms > LatestEpoch {
+		return 0, allocator.Errorf(allocator.Invalid,
+			"epoch: %q; allowed: a time such as 2019-12-24T16:00:00Z, in whole ms, or Unix ms from 0 to %d",
+			short(s), int64(LatestEpoch))
+	}
+	return ms, nil
+}
+
+// ParseOrder reads worker-middle or worker-last. Its error is Invalid.
+func ParseOrder(s string) (Order, error) { return parseName("order", s, WorkerMiddle, WorkerLast) }
+
+// ParseSequence reads reset, carry or random. Its error is Invalid.
+func ParseSequence(s string) (Sequence, error) { return parseName("sequence", s, Reset, Carry, Random) }
+
+// ParseRollback reads wait, offset or fail. Its error is Invalid.
+func ParseRollback(s string) (Rollback, error) { return parseName("rollback", s, Wait, Offset, Fail) }
+
+// parseName returns the value whose String is s.
+func parseName[T interface {
+	~uint8
+	String() string
+}](field, s string, values ...T) (T, error) {
+	names := make([]string, len(values))
+	for i, v := range values {
+		if names[i] = v.String(); s == names[i] {
+			return v, nil
+		}
+	}
+	return 0, allocator.Errorf(allocator.Invalid, "%s: %q; allowed: %s", field, short(s), strings.Join(names, ", "))
+}
+
+// short bounds how much of its input an error repeats.
+func short(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "..."
+	}
+	return s
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/march-id/march/allocator"
 )
 
 // Generator issues the IDs of one worker within its window. All methods are safe for concurrent
@@ -192,4 +194,97 @@ func (g *Generator) now() instant {
 	now := time.Now()
 	ms := now.UnixMilli()
 	return instant{ms: ms, nanos: int64(now.Sub(g.base)), left: (ms+1)*int64(time.Millisecond) - now.UnixNano()}
+}
+
+// NextN appends n IDs, n from 1 to Layout.PerSecond, to dst as runs in growing order and
+// returns the longer slice. It waits as Next does, for every tick that it fills. Its errors are
+// those of Next, and Invalid. After an error the runs that it appended are lost, a gap. A run's
+// Stride is the layout's.
+func (g *Generator) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
+	if n < 1 || n > g.cfg.Layout.PerSecond() {
+		return dst, allocator.Errorf(allocator.Invalid, "count: %d; allowed: 1 to %d, what one worker has in a second",
+			n, g.cfg.Layout.PerSecond())
+	}
+	for n > 0 {
+		word, count, err := g.claim(ctx, uint64(n))
+		if err != nil {
+			return dst, err
+		}
+		first, stride := g.id(word), g.cfg.Layout.Stride()
+		if last := len(dst) - 1; last >= 0 && dst[last].First+dst[last].Count*stride == first &&
+			dst[last].Stride == stride {
+			dst[last].Count += int64(count)
+		} else {
+			dst = append(dst, allocator.Run{First: first, Count: int64(count), Stride: stride})
+		}
+		n -= int64(count)
+	}
+	return dst, nil
+}
+
+// Extend gives the generator more time. If w begins at the end of its window or before, w.Until
+// is the new end, and must not be below the old one. If w begins later, the generator goes on
+// at w.From, and issues nothing of the time between. Its errors are Invalid, *EndError and
+// ErrClosed; then nothing changes.
+func (g *Generator) Extend(w Window) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	window := g.mu.window
+	switch {
+	case g.mu.closed:
+		return ErrClosed
+	case w.Until < window.Until:
+		return allocator.Errorf(allocator.Invalid, "window: until %s; allowed: from the present end %s on",
+			date(w.Until), date(window.Until))
+	case w.From > window.Until:
+		if err := g.cfg.Layout.checkWindow(w); err != nil {
+			return err
+		}
+		// First make sure that no word before the new window can be taken any more, except by a
+		// call that is under way and takes one of the old window. Then allow the words of the
+		// new window.
+		g.shut()
+		from, _ := g.cfg.Layout.ticks(w)
+		g.raiseTop(from)
+		g.floor.Store(from<<g.sequence - 1)
+		window.From = w.From
+	case w.From >= w.Until:
+		return allocator.Errorf(allocator.Invalid, "window: %s to %s; allowed: an end after the start",
+			date(w.From), date(w.Until))
+	}
+	window.Until = w.Until
+	g.mu.window = window
+	_, until := g.cfg.Layout.ticks(window)
+	g.bound.Store(until << g.sequence)
+	return nil
+}
+
+// Window returns the generator's window. Its From is the start of the first window, or of the
+// last one that began after the end of its predecessor.
+func (g *Generator) Window() Window {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.mu.window
+}
+
+// Close ends the generator and returns the end of the last tick of which it may have issued an
+// ID, in Unix ms. That is at most Window.Until, and Window.From if it issued none. A later
+// owner of the worker may begin there. A call that is under way either got an ID below that, or
+// fails. A second Close returns the same.
+func (g *Generator) Close() (used int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.bound.Store(0)
+	g.last.Store(0)
+	// A caller takes its word before it compares it with last or bound. If it did not see these
+	// zeros, it took its word before them, so that the word is included in the read below.
+	if word := g.word.Load(); !g.mu.closed {
+		g.mu.closed = true
+		used = g.mu.window.From
+		if word > g.floor.Load() {
+			used = g.startOf(word>>g.sequence + 1)
+		}
+		g.mu.window.Until = min(g.mu.window.Until, used)
+	}
+	return g.mu.window.Until
 }

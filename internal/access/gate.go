@@ -1,9 +1,12 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
+	"errors"
+	"net"
 	"net/http"
 	"reflect"
 	"slices"
@@ -13,8 +16,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/peer"
 
 	"github.com/march-id/march/allocator"
+	"github.com/march-id/march/api"
+	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/access/policy"
 	"github.com/march-id/march/internal/throttle"
 )
@@ -323,4 +329,163 @@ func (g *Gate) fresh(ctx context.Context, s *Subject, c Credentials) (*Subject, 
 		return s, nil
 	}
 	return g.Authenticate(ctx, c)
+}
+
+// checkMessage returns nil if a subject may make a call with this message.
+func (g *Gate) checkMessage(ctx context.Context, s *Subject, call *policy.Call, message any) error {
+	if many, ok := message.(*marchv1.NextManyRequest); ok {
+		return g.checkMany(ctx, s, call, many)
+	}
+	return g.Check(ctx, s, request(call, message))
+}
+
+// checkMany checks each tag of a call. A caller that has the right for no tag learns that
+// first; then the message must be in order, which bounds the work of the rest.
+func (g *Gate) checkMany(ctx context.Context, s *Subject, call *policy.Call, r *marchv1.NextManyRequest) error {
+	if g == nil {
+		return nil
+	}
+	if !s.caller.May(call) {
+		return g.Check(ctx, s, policy.Request{Call: call, Tag: first(r.GetTags()).GetTag()})
+	}
+	if err := api.CheckMany(r); err != nil {
+		return err
+	}
+	tags := make([]policy.TagIDs, len(r.GetTags()))
+	for i, t := range r.GetTags() {
+		tags[i] = policy.TagIDs{Tag: t.GetTag(), IDs: t.GetCount()}
+	}
+	refused, err := s.caller.CheckMany(time.Now(), policy.Request{Call: call, Room: g.cfg.Room}, tags)
+	if err != nil {
+		err = api.InMany(refused, tags[refused].Tag, err)
+		g.refused(ctx, s.Name(), call, tags[refused].Tag, err)
+	}
+	return err
+}
+
+// first returns the first tag, or nil.
+func first(tags []*marchv1.TagCount) *marchv1.TagCount {
+	if len(tags) == 0 {
+		return nil
+	}
+	return tags[0]
+}
+
+// request returns what a message asks for.
+func request(call *policy.Call, message any) policy.Request {
+	r := policy.Request{Call: call}
+	switch m := message.(type) {
+	case *marchv1.NextRequest:
+		r.Tag, r.IDs = m.GetTag(), 1
+	case *marchv1.NextBatchRequest:
+		r.Tag, r.IDs = m.GetTag(), max(m.GetCount(), 1)
+	case *marchv1.LeaseRequest:
+		r.Tag, r.IDs = m.GetTag(), max(m.GetCount(), 1)
+	case *marchv1.SkipTagRequest:
+		r.Tag, r.Rooms = m.GetName(), m.GetRooms()
+	case *marchv1.ForgetInstanceRequest:
+		r.Rooms = one(m.GetRoom())
+	case *marchv1.ConfirmInstanceRequest:
+		r.Rooms = one(m.GetRoom())
+	case interface{ GetTag() string }: // of ParseText, Decode and GetChain
+		r.Tag = m.GetTag()
+	case interface{ GetTag() *marchv1.Tag }: // of CreateTag and UpdateTag
+		r.Tag = m.GetTag().GetName()
+	case interface{ GetName() string }: // of GetTag, DeleteTag and PrescaleTag
+		r.Tag = m.GetName()
+	}
+	return r
+}
+
+func one(name string) []string {
+	if name == "" {
+		return nil
+	}
+	return []string{name}
+}
+
+// addressOf returns where a call comes from, without the port.
+func addressOf(ctx context.Context) string {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return ""
+	}
+	if tcp, ok := p.Addr.(*net.TCPAddr); ok {
+		return tcp.IP.String()
+	}
+	return p.Addr.String()
+}
+
+// Take returns nil if a context's subject may take n IDs of a tag; a context without one is that
+// of the peer's certificate, or an anonymous caller's. The doors for other systems' clients ask it before each call.
+func (g *Gate) Take(ctx context.Context, tag string, n int64) error {
+	if g == nil { // before the request is made: a door asks for each ID
+		return nil
+	}
+	return g.door(ctx, policy.Request{Call: policy.CallOf(marchv1.IDService_NextBatch_FullMethodName),
+		Tag: tag, IDs: n})
+}
+
+// Knows reports whether Take knows a context's subject without asking an issuer of tokens.
+func (g *Gate) Knows(ctx context.Context) bool {
+	if g == nil {
+		return true
+	}
+	p := of(ctx)
+	return p == nil || p.subject.current(g.current.Load())
+}
+
+// Barred reports whether a context's caller has proven nothing, and the policy lets anonymous callers do nothing at a
+// door.
+func (g *Gate) Barred(ctx context.Context) bool {
+	s, _, err := g.caller(ctx)
+	return err != nil || len(s.Names) == 0 && !s.May(marchv1.IDService_NextBatch_FullMethodName) &&
+		!s.May(marchv1.IDService_Decode_FullMethodName)
+}
+
+// MayCreate returns nil if a context's subject may create a tag at a door.
+func (g *Gate) MayCreate(ctx context.Context, tag string) error {
+	return g.door(ctx, policy.Request{Call: policy.CallOf(marchv1.ConsoleService_CreateTag_FullMethodName), Tag: tag})
+}
+
+// MayRead returns nil if a context's subject may read where a tag is: it may decode the tag's
+// IDs, as issuers and viewers may.
+func (g *Gate) MayRead(ctx context.Context, tag string) error {
+	return g.door(ctx, policy.Request{Call: policy.CallOf(marchv1.IDService_Decode_FullMethodName), Tag: tag})
+}
+
+func (g *Gate) door(ctx context.Context, r policy.Request) error {
+	if g == nil {
+		return nil
+	}
+	s, _, err := g.identify(ctx, r.Call, r.Tag)
+	if err != nil {
+		return err
+	}
+	return g.Check(ctx, s, r)
+}
+
+// Holder returns a context's caller by the name under which its workers are counted, with its quotas for a call with
+// this full name. A caller that proved nothing is its address.
+func (g *Gate) Holder(ctx context.Context, method, tag string) allocator.Holder {
+	h := allocator.Holder{Share: allocator.DefaultShare}
+	if g != nil {
+		s, _, err := g.caller(ctx)
+		if err != nil { // the proof has ended since the call was checked
+			s = g.current.Load().anonymous
+		}
+		h = s.caller.Holder(policy.Request{Call: policy.CallOf(method), Tag: tag, Room: g.cfg.Room})
+		if len(s.Names) > 0 {
+			return h
+		}
+	}
+	h.Name = "address " + cmp.Or(network(addressOf(ctx)), "unknown")
+	return h
+}
+
+// OverQuota counts a call that was refused because of what its caller holds. It passes over other errors.
+func (g *Gate) OverQuota(err error) {
+	if _, is := errors.AsType[*allocator.WaitError](err); is && g != nil {
+		g.metrics.refused(allocator.KindOf(err))
+	}
 }

@@ -1,11 +1,14 @@
 package access
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
@@ -198,4 +201,117 @@ func bearer(header string) (string, error) {
 			"authorization: a scheme that is not Bearer; allowed: Bearer TOKEN")
 	}
 	return strings.TrimSpace(header[len(scheme):]), nil
+}
+
+// subjects are the subjects that were found, by what proved them. The zero value has none.
+type subjects[K comparable] struct {
+	mu struct {
+		sync.RWMutex
+		found map[K]*Subject
+	}
+}
+
+// maxRemembered bounds the subjects of one kind of proof.
+const maxRemembered = 10_000
+
+// get returns the subject of a proof, or nil if it was not found yet.
+func (l *subjects[K]) get(proof K) *Subject {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.mu.found[proof]
+}
+
+// put remembers the subject of a proof. If there are too many, it forgets the expired ones, or
+// else any.
+func (l *subjects[K]) put(proof K, s *Subject, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.found == nil {
+		l.mu.found = make(map[K]*Subject)
+	}
+	if len(l.mu.found) >= maxRemembered {
+		l.forget(now)
+	}
+	l.mu.found[proof] = s
+}
+
+// forget makes room for one subject. The lock is held.
+func (l *subjects[K]) forget(now time.Time) {
+	for proof, s := range l.mu.found {
+		if s.expired(now) {
+			delete(l.mu.found, proof)
+		}
+	}
+	for proof := range l.mu.found {
+		if len(l.mu.found) < maxRemembered {
+			return
+		}
+		delete(l.mu.found, proof)
+	}
+}
+
+// A wrong token costs a lookup, or the verification of a signature. Each address may give
+// some wrong tokens, then as many as failEvery lets pass. Callers whose tokens are known do
+// not come here.
+const (
+	failBurst = 20
+	failEvery = time.Second
+	// maxAddresses bounds the addresses that are told apart; the others share one bound.
+	maxAddresses = 10_000
+)
+
+// attempts bounds wrong tokens by address, of IPv6 by network: a caller has all addresses of one.
+type attempts struct {
+	mu struct {
+		sync.Mutex
+		by    map[string]*rate.Limiter
+		swept time.Time
+	}
+}
+
+// of returns by which address a caller's attempts are counted: empty for the one bound that those share who come when
+// all others are in use. The lock is held.
+func (a *attempts) of(address string) string {
+	if address = network(address); a.mu.by[address] == nil && len(a.mu.by) >= maxAddresses {
+		return ""
+	}
+	return address
+}
+
+// admit returns an error, which is TooMany, if an address gave too many wrong tokens.
+func (a *attempts) admit(address string, now time.Time) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	of := a.of(address)
+	l := a.mu.by[of]
+	if l == nil || l.TokensAt(now) >= 1 {
+		return nil
+	}
+	return &allocator.WaitError{After: failEvery, Err: allocator.Errorf(allocator.TooMany,
+		"too many wrong tokens from %s; allowed: %d, then one every %v", cmp.Or(of, "very many addresses"), failBurst,
+		failEvery)}
+}
+
+// failed counts a wrong token.
+func (a *attempts) failed(address string, now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.mu.by == nil {
+		a.mu.by = make(map[string]*rate.Limiter)
+	}
+	if len(a.mu.by) >= maxAddresses && now.Sub(a.mu.swept) >= failEvery {
+		a.mu.swept = now
+		for other, l := range a.mu.by {
+			if l.TokensAt(now) >= failBurst {
+				delete(a.mu.by, other)
+			}
+		}
+	}
+	of := a.of(address)
+	l := a.mu.by[of]
+	if l == nil {
+		l = rate.NewLimiter(rate.Every(failEvery), failBurst)
+		a.mu.by[of] = l
+	}
+	l.AllowN(now, 1)
 }

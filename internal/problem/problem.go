@@ -8,12 +8,15 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/store"
+	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 )
 
@@ -205,4 +208,207 @@ func About(p *marchv1.Problem) string {
 // Plain is Do for a log, which escapes texts itself.
 func Plain(p *marchv1.Problem) string {
 	return Do(p, func(text string) string { return text })
+}
+
+// Unique returns a list with one problem of each kind and object: the first one, with the earliest time of all, and
+// with what each of them hits.
+func Unique(list []*marchv1.Problem) []*marchv1.Problem {
+	first := make(map[id]*marchv1.Problem, len(list))
+	unique := make([]*marchv1.Problem, 0, len(list))
+	for _, p := range list {
+		was, ok := first[idOf(p)]
+		if !ok {
+			first[idOf(p)] = p
+			unique = append(unique, p)
+			continue
+		}
+		earlier(was, p)
+		hits(was, p.GetHits()...)
+	}
+	return unique
+}
+
+// Group returns a list in which each cause is one problem. The problems that it causes are named among those that it
+// hits; they are not problems of their own.
+func Group(list []*marchv1.Problem) []*marchv1.Problem {
+	list = Unique(list)
+	gone := make(map[*marchv1.Problem]bool)
+	for _, cause := range list {
+		// Those of its own kind first: what these hit, it hits too.
+		for _, own := range []bool{true, false} {
+			for _, p := range list {
+				if p == cause || gone[cause] || gone[p] || (p.GetKind() == cause.GetKind()) != own || !causes(cause,
+					p) {
+					continue
+				}
+				gone[p] = true
+				if own {
+					earlier(cause, p)
+				}
+				Hit(cause, p)
+			}
+		}
+	}
+	return slices.DeleteFunc(list, func(p *marchv1.Problem) bool { return gone[p] })
+}
+
+// causes reports whether p is an effect of cause.
+func causes(cause, p *marchv1.Problem) bool {
+	kind := p.GetKind()
+	return kind == cause.GetKind() && hides(kind, kind) || Explains(cause, kind, p.GetOf())
+}
+
+// Explains reports whether a problem of a kind and of a thing is an effect of cause.
+func Explains(cause *marchv1.Problem, kind marchv1.ProblemKind, thing string) bool {
+	of := cause.GetOf()
+	return hides(cause.GetKind(), kind) && (of == "" || of == thing || strings.HasPrefix(thing, of+"/") ||
+		slices.Contains(cause.GetHits(), thing))
+}
+
+func hides(cause, kind marchv1.ProblemKind) bool {
+	return slices.ContainsFunc(Table, func(r *Row) bool { return r.Kind == cause && slices.Contains(r.Hides, kind) })
+}
+
+// Hit notes that a problem is an effect of another one.
+func Hit(cause, p *marchv1.Problem) {
+	of := p.GetOf()
+	if of != "" && (of != cause.GetOf() || strings.Contains(of, "/")) { // of an instance it is said how it shows there
+		hits(cause, shownAs(cause, p))
+	}
+	hits(cause, p.GetHits()...)
+}
+
+// shownAs names what a problem is of and, where it is of another kind than its cause, how it shows there.
+func shownAs(cause, p *marchv1.Problem) string {
+	if p.GetKind() == cause.GetKind() {
+		return p.GetOf()
+	}
+	return p.GetOf() + " (" + strings.ReplaceAll(api.Word(p.GetKind()), "_", " ") + ")"
+}
+
+// hits adds what a problem hits.
+func hits(p *marchv1.Problem, more ...string) {
+	p.Hits = append(p.Hits, more...)
+	slices.Sort(p.Hits)
+	p.Hits = slices.Compact(p.Hits)
+	// "a/one (not ready)" says more than "a/one"
+	p.Hits = slices.DeleteFunc(p.Hits, func(hit string) bool {
+		return slices.ContainsFunc(p.Hits, func(other string) bool { return strings.HasPrefix(other, hit+" (") })
+	})
+}
+
+// earlier gives a problem the time of another one of its cause, if that is earlier.
+func earlier(p, other *marchv1.Problem) {
+	if p.GetSince() == nil || other.GetSince() != nil && other.GetSince().AsTime().Before(p.GetSince().AsTime()) {
+		p.Since = other.GetSince()
+	}
+}
+
+// Log remembers when it first met each problem that has no time of its own. The zero
+// value is ready to use. Methods are safe for concurrent use.
+type Log struct {
+	mu struct {
+		sync.Mutex
+		first map[id]time.Time
+	}
+}
+
+// Note adds times to a list of all problems, and forgets problems that are not in
+// it.
+func (l *Log) Note(all []*marchv1.Problem, now time.Time) []*marchv1.Problem {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.mu.first
+	l.mu.first = make(map[id]time.Time)
+	for _, p := range all {
+		if first, ok := was[idOf(p)]; ok {
+			l.mu.first[idOf(p)] = first
+		}
+	}
+	l.fill(all, now)
+	return all
+}
+
+// Fill adds times to a list of some problems.
+func (l *Log) Fill(some []*marchv1.Problem, now time.Time) []*marchv1.Problem {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fill(some, now)
+	return some
+}
+
+// fill gives problems a time. The lock is held.
+func (l *Log) fill(list []*marchv1.Problem, now time.Time) {
+	if l.mu.first == nil {
+		l.mu.first = make(map[id]time.Time)
+	}
+	for _, p := range list {
+		at := now
+		switch {
+		case p.GetKind() == marchv1.ProblemKind_PROBLEM_KIND_MORE || p.GetSince() != nil && !met(p):
+			continue
+		case p.GetSince() != nil:
+			at = p.GetSince().AsTime()
+		}
+		first, ok := l.mu.first[idOf(p)]
+		if !ok || at.Before(first) {
+			first = at
+			l.mu.first[idOf(p)] = at
+		}
+		p.Since = Stamp(first)
+	}
+}
+
+// met reports whether a problem's time is when a process first met it. Of several such
+// times the earliest is shown.
+func met(p *marchv1.Problem) bool {
+	switch p.GetKind() {
+	case marchv1.ProblemKind_PROBLEM_KIND_UNREADABLE, marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE,
+		marchv1.ProblemKind_PROBLEM_KIND_NO_RANGE:
+		return true
+	}
+	return false
+}
+
+// Changes logs which problems begin and end. The zero value is ready to use. It is for one goroutine.
+type Changes struct{ noted map[id]noted }
+
+// noted is a problem of the list before. One that is there a second time has its line: not what only a start shows.
+type noted struct {
+	what   string
+	logged bool
+	gone   time.Time // zero while the problem is there
+}
+
+// over is how long a problem must be gone to be over: the log does not follow one that comes and goes.
+const over = 10 * time.Second
+
+// Write logs what changed since the list before, a line each with the remedy.
+func (c *Changes) Write(log hclog.Logger, list []*marchv1.Problem, now time.Time) {
+	if c.noted == nil {
+		c.noted = make(map[id]noted)
+	}
+	present := make(map[id]bool, len(list))
+	for _, p := range list {
+		present[idOf(p)] = true
+		n, again := c.noted[idOf(p)]
+		if again && !n.logged {
+			log.Warn("a problem began", "kind", api.Word(p.GetKind()), "what", p.GetWhat(),
+				"since", at(p.GetSince()), "remedy", Plain(p))
+		}
+		c.noted[idOf(p)] = noted{what: p.GetWhat(), logged: again}
+	}
+	for key, n := range c.noted {
+		switch {
+		case present[key]:
+		case !n.logged:
+			delete(c.noted, key)
+		case n.gone.IsZero():
+			n.gone = now
+			c.noted[key] = n
+		case now.Sub(n.gone) >= over:
+			delete(c.noted, key)
+			log.Info("a problem is over", "kind", api.Word(key.kind), "what", n.what)
+		}
+	}
 }

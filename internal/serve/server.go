@@ -1,7 +1,7 @@
 // Package serve serves gRPC and HTTP the same way in rooms and consoles. It bounds sizes
 // and times, answers errors as package api defines them, logs unforeseen errors, and counts
 // and traces calls. It serves health, reflection, /livez, /readyz and /metrics, over TLS
-// where it has a certificate (tls.go). A server that listens on a loopback address answers
+// where it has a certificate. A server that listens on a loopback address answers
 // no HTTP request under a foreign name (hosts.go). A server that stops lets the calls under
 // way finish.
 //
@@ -19,7 +19,7 @@
 //     the time, and recovers from panics.
 //  3. Two routes do not use the gateway: POST /v1/tags/{tag}/next, for speed
 //     (next.go), and the watch of a migration, as the gateway has no streams in
-//     process (watch.go).
+//     process (rest.go).
 //
 // # Invariants of HTTP/JSON
 //
@@ -34,20 +34,29 @@
 package serve
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"errors"
 	"log"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
 
+	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/internal/access"
 )
@@ -211,4 +220,223 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	ending.Wait()
 	return serve.Wait()
+}
+
+// side is a server over gRPC and HTTP. There is one for callers and one for operators, or one
+// for both. Each has the health checks.
+type side struct {
+	at        Admin // its listeners and services
+	operators bool  // it has what is for operators
+	grpc      *grpc.Server
+	http      *http.Server
+}
+
+// sides returns the servers, which are not made yet.
+func (cfg Config) sides() []*side {
+	callers := &side{at: Admin{GRPC: cfg.GRPC, HTTP: cfg.HTTP, Register: cfg.Register, Routes: cfg.Routes},
+		operators: true}
+	if cfg.Admin.GRPC != nil {
+		callers.operators = false
+		return []*side{callers, {at: cfg.Admin, operators: true}}
+	}
+	callers.at.Register = func(r grpc.ServiceRegistrar) {
+		cfg.Register(r)
+		if cfg.Admin.Register != nil {
+			cfg.Admin.Register(r)
+		}
+	}
+	callers.at.Routes = func(mux *http.ServeMux) {
+		for _, add := range []func(*http.ServeMux){cfg.Routes, cfg.Admin.Routes} {
+			if add != nil {
+				add(mux)
+			}
+		}
+	}
+	return []*side{callers}
+}
+
+func (s *side) make(cfg Config, options []grpc.ServerOption, requests *requests, callers *callers) {
+	s.grpc = grpc.NewServer(options...)
+	s.at.Register(s.grpc)
+	healthpb.RegisterHealthServer(s.grpc, cfg.Health)
+	if s.operators {
+		reflection.Register(s.grpc)
+	}
+	if requests != nil {
+		requests.serves(s.grpc.GetServiceInfo())
+	}
+	s.http = newHTTP(bounded(s.handler(cfg, requests)), callers)
+	// net/http would read frames of 1 MiB, and keep a connection for ever whose client reads nothing.
+	s.http.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: cfg.Limits.ConnectionStreams, MaxReadFrameSize: 16 << 10,
+		MaxReceiveBufferPerStream: 64 << 10, WriteByteTimeout: 30 * time.Second}
+}
+
+func (s *side) serveGRPC(callers *callers) error {
+	// The context may end before this begins: then the error is ErrServerStopped.
+	return stopped(s.grpc.Serve(&listener{s.at.GRPC, callers}), grpc.ErrServerStopped)
+}
+
+func (s *side) serveHTTP(callers *callers, cfg Config) error {
+	var more []string
+	if cfg.Windows {
+		more = []string{"h2"}
+	}
+	return stopped(s.http.Serve(secured(&listener{s.at.HTTP, callers}, cfg.TLS, cfg.TLS.ServerOptional, more...)),
+		http.ErrServerClosed)
+}
+
+// stopped returns why a server ended, nil if it was stopped.
+func stopped(err, good error) error {
+	if errors.Is(err, good) {
+		return nil
+	}
+	return err
+}
+
+// end lets the calls under way finish until a context ends.
+func (s *side) end(draining context.Context) {
+	stop := context.AfterFunc(draining, s.grpc.Stop)
+	s.grpc.GracefulStop()
+	stop()
+	if s.http.Shutdown(draining) != nil {
+		_ = s.http.Close()
+	}
+}
+
+// handler serves /livez and /readyz, and to operators /metrics.
+func (s *side) handler(cfg Config, requests *requests) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", answer("livez", func(context.Context) []Check { return []Check{{Name: "ping"}} }, nil))
+	mux.HandleFunc("GET /readyz", answer("readyz", cfg.Ready, cfg.Problems))
+	if cfg.Metrics != nil && s.operators {
+		mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics.Gatherer(),
+			promhttp.HandlerOpts{EnableOpenMetrics: true})) // which has exemplars
+	}
+	if s.at.Routes != nil {
+		s.at.Routes(mux)
+	}
+	h := requireCertificate(cfg.TLS, cfg.Access.HTTP(mux, cfg.Sessions, WriteError))
+	if s.at.HTTP != nil {
+		h = GuardHosts(s.at.HTTP.Addr(), cfg.AllowedHosts, h)
+	}
+	if requests != nil {
+		h = requests.http(h)
+	}
+	if cfg.Tracer != nil {
+		h = traced(cfg.Tracer, h)
+	}
+	return h
+}
+
+// Wait runs until, and returns its error, or that of the listener. Meanwhile it answers
+// /livez, /readyz and /metrics over cfg.HTTP, which may be nil, and 503 under all other
+// paths. Then cfg.HTTP is open still, for Run: the address is never free for another
+// process, and connections that come in between are answered by Run.
+func Wait(ctx context.Context, cfg Config, until func(context.Context) error) error {
+	if cfg.HTTP == nil {
+		return until(ctx)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	cfg.Routes = func(mux *http.ServeMux) {
+		mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "not ready: "+oneLine(Failed(cfg.Ready(r.Context())).Error()), http.StatusServiceUnavailable)
+		})
+	}
+	kept := &keptListener{Listener: cfg.HTTP}
+	waiting := &side{at: Admin{HTTP: kept, Routes: cfg.Routes}, operators: true}
+	callers := newCallers(newLimits(DefaultLimits(), nil), cfg.Logger)
+	h := newHTTP(waiting.handler(cfg, nil), callers)
+	waiting.http = h
+	work, working := errgroup.WithContext(ctx)
+	work.Go(func() error { return waiting.serveHTTP(callers, cfg) })
+	work.Go(func() error {
+		err := until(working)
+		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if h.Shutdown(ending) != nil {
+			_ = h.Close()
+		}
+		return err
+	})
+	return errors.Join(work.Wait(), kept.reopen())
+}
+
+// keptListener is a listener whose Close only ends Accept.
+type keptListener struct{ net.Listener }
+
+// Close implements net.Listener.
+func (l *keptListener) Close() error { return l.deadline(time.Unix(1, 0)) }
+
+// reopen lets the listener accept again.
+func (l *keptListener) reopen() error { return l.deadline(time.Time{}) }
+
+func (l *keptListener) deadline(at time.Time) error {
+	if tcp, ok := l.Listener.(interface{ SetDeadline(t time.Time) error }); ok {
+		return tcp.SetDeadline(at)
+	}
+	return errors.ErrUnsupported
+}
+
+// newBroken returns a metric of whether the files of a server's certificate can be used. files
+// may be nil.
+func newBroken(files *tlsfiles.Files) prometheus.Collector {
+	return gauge("march_certificate_broken", "1 if the files of the server's certificate cannot be used, "+
+		"so that the last good ones are in force.", func() float64 {
+		if files.Broken() != nil {
+			return 1
+		}
+		return 0
+	})
+}
+
+// secured returns a listener that speaks TLS if there is a certificate; more are protocols besides HTTP/1.1.
+func secured(l net.Listener, files *tlsfiles.Files, serves func(...string) *tls.Config, more ...string) net.Listener {
+	if !files.Serves() {
+		return l
+	}
+	return tls.NewListener(l, serves(append(more, "http/1.1")...))
+}
+
+// requireCertificate returns a handler that passes requests to next. Where clients must have
+// a certificate it refuses those without one, except for health checks: TLS takes clients without a certificate, too.
+func requireCertificate(files *tlsfiles.Files, next http.Handler) http.Handler {
+	if !files.RequiresClient() {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/livez" || r.URL.Path == "/readyz" || r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		WriteError(w, allocator.Errorf(allocator.Unauthenticated,
+			"this server takes clients with a certificate only (--tls-client-auth), and this one gave none"))
+	})
+}
+
+// handshake logs a connection whose TLS did not begin.
+func (c *callers) handshake(from string, err any) {
+	c.shaken.Log(time.Now(), c.log.Warn, "TLS handshake failed", "caller", from, "error", err)
+}
+
+// httpErrors writes the lines that net/http logs: to the log of the callers, or of the process for a door, which has
+// none.
+type httpErrors struct{ callers *callers }
+
+// Write implements io.Writer.
+func (h httpErrors) Write(line []byte) (int, error) {
+	text := string(bytes.TrimSpace(line))
+	failed, is := strings.CutPrefix(text, "http: TLS handshake error from ")
+	switch from, why, _ := strings.Cut(failed, ": "); {
+	case is && h.callers == nil: // each port scan fails a handshake
+	case is:
+		h.callers.handshake(from, why)
+	case h.callers == nil:
+		log.Print(text)
+	default:
+		h.callers.log.Error("HTTP", "error", text)
+	}
+	return len(line), nil
 }
