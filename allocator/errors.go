@@ -90,7 +90,6 @@ func (e *Error) Error() string {
 	return e.Msg
 }
 
-// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is e's Kind.
@@ -145,7 +144,6 @@ func (e *OrderedError) Error() string {
 		"take each one when it is needed"
 }
 
-// Unwrap returns the Kind.
 func (e *OrderedError) Unwrap() error { return Refused }
 
 // WaitError is a TooMany error of a caller that may try again after some time.

@@ -113,7 +113,6 @@ type tokenFile struct {
 	}
 }
 
-// GetRequestMetadata implements credentials.PerRPCCredentials.
 func (f *tokenFile) GetRequestMetadata(ctx context.Context, uri ...string) (map[string]string, error) {
 	info, _ := credentials.RequestInfoFromContext(ctx)
 	if credentials.CheckSecurityLevel(info.AuthInfo, credentials.PrivacyAndIntegrity) != nil && !local(uri) {

@@ -16,7 +16,7 @@
 //
 // # Values
 //
-// Values from the network are checked when they become values of package allocator
-// (convert.go), and trusted from there on. A value of an enum has a word, by which
-// commands, pages and what is stored name it (word.go).
+// Values from the network are checked when they become values of package allocator, and
+// trusted from there on. A value of an enum has a word, by which commands, pages and what
+// is stored name it. Both are in convert.go.
 package api

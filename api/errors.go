@@ -324,7 +324,6 @@ func (e contextError) Error() string {
 	return e.end.Error()
 }
 
-// Unwrap returns both causes.
 func (e contextError) Unwrap() []error { return []error{e.end, e.cause} }
 
 // GRPCStatus keeps the status as it was for a server that returns the error.

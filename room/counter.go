@@ -116,7 +116,6 @@ func (c *counter) leased(last int64) {
 	c.mu.growth.note(time.Now(), last)
 }
 
-// Text implements issuer.
 func (c *counter) Text() *texts.Text { return c.text }
 
 // prepare gets n IDs into memory, if a chain of the tag gets so many.
@@ -186,7 +185,6 @@ func (c *counter) Close() {
 	c.Chain.Close()
 }
 
-// report implements issuer.
 func (c *counter) report(m *tags, r *round, now time.Time) {
 	t := &m.scan
 	status := m.gates.statusOf(c)

@@ -66,7 +66,7 @@ func (d *Doors) validate(gate *access.Gate) error {
 	return nil
 }
 
-// doors are the doors for other systems' clients, which take IDs as IDService does.
+// doors are the doors for other systems' clients, which take IDs as IDService does: a door.Room.
 type doors struct {
 	room *Server
 	open []serve.Door
@@ -157,10 +157,8 @@ func (d *doors) machines() cosid.Machines {
 	return machines{machine.New(d.room.ledger, d.room.cfg.Room, name), d.room}
 }
 
-// Open implements door.Room.
 func (d *doors) Open() bool { return d.room.cfg.Access == nil }
 
-// Barred implements door.Room.
 func (d *doors) Barred(ctx context.Context) bool { return d.room.cfg.Access.Barred(ctx) }
 
 // Login returns the context of a token's subject.
@@ -190,7 +188,6 @@ func (d *doors) give(ctx context.Context, tag string, n int64, take func() (take
 	return err
 }
 
-// Next implements door.Room.
 func (d *doors) Next(ctx context.Context, tag string) (id int64, err error) {
 	err = d.give(ctx, tag, 1, func() (int64, error) {
 		id, _, err = d.room.next(ctx, tag)
@@ -216,7 +213,6 @@ func (d *doors) TryNext(ctx context.Context, tag string) (id int64, ok bool, err
 	return id, ok, err
 }
 
-// NextRun implements door.Room.
 func (d *doors) NextRun(ctx context.Context, tag string, n int64) (first int64, err error) {
 	err = d.give(ctx, tag, n, func() (int64, error) {
 		return n, d.room.with(ctx, tag, func(i issuer) error {
@@ -228,7 +224,6 @@ func (d *doors) NextRun(ctx context.Context, tag string, n int64) (first int64, 
 	return first, err
 }
 
-// NextN implements door.Room.
 func (d *doors) NextN(ctx context.Context, tag string, n int64) (runs []allocator.Run, err error) {
 	err = d.give(ctx, tag, n, func() (int64, error) {
 		runs, _, _, err = d.room.nextN(ctx, &marchv1.NextBatchRequest{Tag: tag, Count: n})
@@ -237,7 +232,6 @@ func (d *doors) NextN(ctx context.Context, tag string, n int64) (runs []allocato
 	return runs, err
 }
 
-// NextTime implements door.Room.
 func (d *doors) NextTime(ctx context.Context, tag string) (id int64, err error) {
 	err = d.give(ctx, tag, 1, func() (int64, error) {
 		if err := d.exists(ctx, tag); err != nil {

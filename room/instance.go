@@ -35,7 +35,6 @@ type operators struct {
 	history minutes.History
 }
 
-// GetInstance implements RoomService.
 func (o *operators) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*marchv1.GetInstanceResponse, error) {
 	last, contact := o.tags.currentRound(), o.ledger.Contact()
 	counters, _ := o.tags.memory.size()
@@ -61,7 +60,6 @@ func (o *operators) GetInstance(context.Context, *marchv1.GetInstanceRequest) (*
 	return &marchv1.GetInstanceResponse{Status: p, Rates: o.rates.get()}, nil
 }
 
-// GetInstanceHistory implements RoomService.
 func (o *operators) GetInstanceHistory(_ context.Context,
 	r *marchv1.GetInstanceHistoryRequest) (*marchv1.GetInstanceHistoryResponse, error) {
 	back, step, err := minutes.Check(r.GetMinutes(), r.GetStep())
@@ -72,7 +70,6 @@ func (o *operators) GetInstanceHistory(_ context.Context,
 	return &marchv1.GetInstanceHistoryResponse{First: timestamppb.New(first), All: all, Tags: tags}, nil
 }
 
-// GetChain implements RoomService.
 func (o *operators) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*marchv1.GetChainResponse, error) {
 	tag, err := allocator.ParseTag(r.GetTag())
 	if err != nil {
@@ -86,7 +83,6 @@ func (o *operators) GetChain(_ context.Context, r *marchv1.GetChainRequest) (*ma
 	return &marchv1.GetChainResponse{Chain: o.chainToProto(chain)}, nil
 }
 
-// ListChains implements RoomService.
 func (o *operators) ListChains(_ context.Context, r *marchv1.ListChainsRequest) (*marchv1.ListChainsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
@@ -120,7 +116,6 @@ func (o *operators) chainToProto(chain *counter) *marchv1.Chain {
 	return p
 }
 
-// UpdateTag implements RoomService.
 func (o *operators) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
 	return operator.UpdateTag(ctx, o.admin, r)
 }
@@ -133,7 +128,6 @@ func (o *operators) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*ma
 	return operator.SkipTag(ctx, o.admin, r)
 }
 
-// PrescaleTag implements RoomService.
 func (o *operators) PrescaleTag(ctx context.Context,
 	r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
 	return operator.PrescaleTag(ctx, o.admin, r)

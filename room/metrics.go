@@ -122,7 +122,6 @@ type seen struct {
 // Describe implements prometheus.Collector. Without a description the registry checks what Collect sends when it does.
 func (*metrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	s := m.server
 	counters, timed := s.tags.memory.size()

@@ -179,7 +179,6 @@ func (c *counter) wait(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, cancel, err
 }
 
-// Next implements issuer.
 func (c *counter) Next(ctx context.Context) (int64, error) {
 	if c.tenure == nil {
 		return c.Chain.Next(ctx)
@@ -193,7 +192,6 @@ func (c *counter) Next(ctx context.Context) (int64, error) {
 	return id, c.ended(err)
 }
 
-// NextN implements issuer.
 func (c *counter) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
 	if c.tenure == nil {
 		return c.Chain.NextN(ctx, n, dst)
@@ -207,7 +205,6 @@ func (c *counter) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]al
 	return dst, c.ended(err)
 }
 
-// NextRun implements issuer.
 func (c *counter) NextRun(ctx context.Context, n int64) (run allocator.Run, skipped int64, err error) {
 	if c.tenure == nil {
 		return c.Chain.NextRun(ctx, n)
@@ -230,7 +227,6 @@ func (c *counter) ended(err error) error {
 	return err
 }
 
-// Warm implements issuer.
 func (c *counter) Warm(ctx context.Context) error {
 	if c.tenure != nil {
 		return c.prepare(ctx, 1)
@@ -492,10 +488,8 @@ func (p *passed) looked(same bool) {
 	}
 }
 
-// Text implements issuer.
 func (p *passed) Text() *texts.Text { return p.text }
 
-// Next implements issuer.
 func (p *passed) Next(ctx context.Context) (id int64, err error) {
 	err = p.pass(ctx, 1, func(alone context.Context) (err error) {
 		if p.state.Load() != asks || time.Now().UnixNano() < p.alone.Load() {
@@ -508,7 +502,6 @@ func (p *passed) Next(ctx context.Context) (id int64, err error) {
 	return id, err
 }
 
-// NextN implements issuer.
 func (p *passed) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
 	return p.batch(ctx, &marchv1.NextBatchRequest{Tag: string(p.name), Count: n}, dst)
 }
@@ -541,20 +534,16 @@ func (p *passed) lease(context.Context, *tags, *marchv1.LeaseRequest) (*marchv1.
 	return nil, &allocator.OrderedError{Tag: p.name}
 }
 
-// Warm implements issuer.
 func (p *passed) Warm(context.Context) error { return nil }
 
-// update implements issuer.
 func (p *passed) update(_ *tags, settings record.TagSettings) (keeps bool, err error) {
 	return settings.StrictOrder != "" && settings.Home == p.home && p.text.Is(settings.Format, settings.KeyCheck), nil
 }
 
-// report implements issuer.
 func (p *passed) report(m *tags, _ *round, _ time.Time) { m.scan.see(p, p.totals()) }
 
 func (p *passed) totals() totals { return totals{asked: p.asked.Load()} }
 
-// CloseUnused implements issuer.
 func (p *passed) CloseUnused(after time.Duration) bool {
 	if time.Since(time.Unix(0, p.used.Load())) < after {
 		return false

@@ -20,7 +20,6 @@ import (
 // reportPage is how many marks one message of ReportMarks has.
 const reportPage = 1000
 
-// ReportMarks implements RoomService.
 func (o *operators) ReportMarks(r *marchv1.ReportMarksRequest,
 	stream grpc.ServerStreamingServer[marchv1.ReportMarksResponse]) error {
 	uuid, err := o.ledger.UUID(stream.Context())

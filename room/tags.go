@@ -471,7 +471,6 @@ type meteredSource struct {
 	chain *counter
 }
 
-// Lease implements allocator.Source.
 func (r *meteredSource) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
 	ctx, end := r.tags.span(ctx, "room.refill", r.chain.Tag())
 	seg, err := r.Source.Lease(ctx, n)

@@ -34,7 +34,6 @@ func (e *SyntaxError) Caret() string {
 	return string(clean) + "\n" + strings.Repeat(" ", e.Offset-from) + "^"
 }
 
-// Unwrap returns the Kind.
 func (e *SyntaxError) Unwrap() error { return allocator.Invalid }
 
 // ValueError says that a value is outside of a format's domain. Its Kind is Invalid.
@@ -48,7 +47,6 @@ func (e *ValueError) Error() string {
 	return fmt.Sprintf("%s: %s; allowed: %s", e.Field, e.Value, e.Allowed)
 }
 
-// Unwrap returns the Kind.
 func (e *ValueError) Unwrap() error { return allocator.Invalid }
 
 // TextError says that a text is none of a format's. Its Kind is Invalid.
@@ -63,7 +61,6 @@ func (e *TextError) Error() string {
 	return fmt.Sprintf("text: %q at column %d: %s; allowed: %s", e.Text, e.Offset+1, e.Problem, e.Allowed)
 }
 
-// Unwrap returns the Kind.
 func (e *TextError) Unwrap() error { return allocator.Invalid }
 
 // KeyError says that a format needs a key that it was not given. Its Kind is Refused: the
@@ -76,7 +73,6 @@ func (e *KeyError) Error() string {
 	return fmt.Sprintf("key: %s is not there, and the format needs it", e.Name)
 }
 
-// Unwrap returns the Kind.
 func (e *KeyError) Unwrap() error { return allocator.Refused }
 
 // character returns the character at a place of a text, in quotes.

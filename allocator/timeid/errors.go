@@ -30,7 +30,6 @@ func (e *WindowError) Error() string {
 		date(e.Now), e.Worker, date(e.Window.From), date(e.Window.Until), where)
 }
 
-// Unwrap returns the Kind.
 func (e *WindowError) Unwrap() error { return allocator.Unavailable }
 
 // RollbackError says that the clock is further behind the last ID than the policy allows. Its
@@ -48,7 +47,6 @@ func (e *RollbackError) Error() string {
 		date(e.Now), e.Last-e.Now, date(e.Last), e.Policy, e.Allowed)
 }
 
-// Unwrap returns the Kind.
 func (e *RollbackError) Unwrap() error { return allocator.Unavailable }
 
 // OverflowError says that a tick's sequence is full, and that the clock did not reach the next
@@ -65,7 +63,6 @@ func (e *OverflowError) Error() string {
 		e.PerTick, e.Waited, date(e.Now))
 }
 
-// Unwrap returns the Kind.
 func (e *OverflowError) Unwrap() error { return allocator.Unavailable }
 
 // EndError says that the layout's time bits are used up. Its Kind is Exhausted.
@@ -81,7 +78,6 @@ func (e *EndError) Error() string {
 		e.Bits, date(e.End), date(e.Now))
 }
 
-// Unwrap returns the Kind.
 func (e *EndError) Unwrap() error { return allocator.Exhausted }
 
 // NoWindowError says why a caller's process gets no window for a worker of its own. Its Kind is

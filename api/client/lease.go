@@ -111,7 +111,6 @@ type source struct{ *Tag }
 // errTimed ends the wait of a chain's callers if the tag has time-ordered IDs.
 var errTimed = &allocator.Error{Kind: allocator.Conflict, Msg: "the tag has time-ordered IDs, or had until now: retry"}
 
-// Lease implements allocator.Source.
 func (s source) Lease(ctx context.Context, n int64) (allocator.Segment, error) {
 	l, err := s.lease(ctx, n, &marchv1.WindowRequest{}, nil, func(*endpoint, error) {})
 	if err != nil {

@@ -152,7 +152,6 @@ func (o Options) settings() allocator.Settings {
 // slogSink writes what a logger of hclog gets to a logger of slog.
 type slogSink struct{ to *slog.Logger }
 
-// Accept implements hclog.SinkAdapter.
 func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	to := map[hclog.Level]slog.Level{hclog.Trace: slog.LevelDebug, hclog.Debug: slog.LevelDebug,
 		hclog.Info: slog.LevelInfo, hclog.Warn: slog.LevelWarn, hclog.Error: slog.LevelError}[level]

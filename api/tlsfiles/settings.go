@@ -142,7 +142,6 @@ type creds struct {
 	names []string
 }
 
-// ClientHandshake implements credentials.TransportCredentials.
 func (c *creds) ClientHandshake(ctx context.Context, authority string,
 	raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	host, _, err := net.SplitHostPort(authority)
@@ -152,18 +151,14 @@ func (c *creds) ClientHandshake(ctx context.Context, authority string,
 	return credentials.NewTLS(c.files.client(host, c.who, c.names)).ClientHandshake(ctx, authority, raw)
 }
 
-// ServerHandshake implements credentials.TransportCredentials.
 func (c *creds) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("credentials of a client")
 }
 
-// Info implements credentials.TransportCredentials.
 func (c *creds) Info() credentials.ProtocolInfo {
 	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13}).Info()
 }
 
-// Clone implements credentials.TransportCredentials.
 func (c *creds) Clone() credentials.TransportCredentials { copied := *c; return &copied }
 
-// OverrideServerName implements credentials.TransportCredentials.
 func (c *creds) OverrideServerName(string) error { return errors.ErrUnsupported }

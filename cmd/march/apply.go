@@ -323,7 +323,6 @@ func (m *manifest) refuse(f *yamlfile.File, tag string, err error) {
 // fileTag is a tag of a file, with the settings that the file has.
 type fileTag struct{ *marchv1.Tag }
 
-// ReadYAML implements yamlfile.Value.
 func (t *fileTag) ReadYAML(f *yamlfile.File, at string, node ast.Node) {
 	t.Tag = &marchv1.Tag{}
 	t.read(f, "", f.Entries(at, node))

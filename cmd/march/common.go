@@ -42,7 +42,6 @@ const (
 // usageError is an error of the command line itself.
 type usageError struct{ error }
 
-// Unwrap returns the error itself.
 func (e usageError) Unwrap() error { return e.error }
 
 // The errors of commands, by their kinds.

@@ -59,7 +59,6 @@ type inContext struct {
 	context string
 }
 
-// Write implements io.Writer.
 func (o inContext) Write(b []byte) (int, error) {
 	_, err := io.WriteString(o.Writer, nextCommands.ReplaceAllStringFunc(string(b), func(named string) string {
 		begin, verb, _ := strings.Cut(named, "march ")

@@ -82,7 +82,6 @@ type proven struct {
 	credentials Credentials // that prove it
 }
 
-// Value implements context.Context.
 func (p *proven) Value(key any) any {
 	if _, ok := key.(provenKey); ok {
 		return p

@@ -150,7 +150,6 @@ func (b *Bad) Error() string {
 	return b.Place + ": " + b.Field + ": " + strconv.Quote(shorten(b.Value)) + "; allowed: " + b.Allowed
 }
 
-// Unwrap returns the Kind.
 func (b *Bad) Unwrap() error { return allocator.Invalid }
 
 // shorten returns a value as a message has it.

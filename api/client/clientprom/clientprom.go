@@ -23,14 +23,12 @@ func New(c *client.Client) prometheus.Collector {
 	return all
 }
 
-// Describe implements prometheus.Collector.
 func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		descs <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c *collector) Collect(metrics chan<- prometheus.Metric) {
 	for _, s := range c.client.Status() {
 		for i, m := range c.metrics {
