@@ -292,7 +292,7 @@ func TestEtcdWindowEndsWithItsKey(t *testing.T) {
 }
 
 // An instance that a recover went on without, with leases that etcd has lost and no margin covers, halts
-// leasing if it may not raise the mark of the other room over them.
+// leasing if it may not raise the mark of the other room over them. A recover that asks it ends the halt for good.
 func TestEtcdOrphanHalts(t *testing.T) {
 	g := newGuarded(t)
 	ctx := t.Context()
@@ -339,6 +339,15 @@ func TestEtcdOrphanHalts(t *testing.T) {
 		_, err := a.NextBatch(ctx, &marchv1.NextBatchRequest{Tag: "order", Count: 100_000})
 		return err != nil && strings.Contains(err.Error(), "may not write "+keys.Mark("b", "order"))
 	})
+	if report, err := recovery.Run(ctx, g.ledger("operator"), recovery.Config{Actor: "ann", Apply: true,
+		Ask: func(ctx context.Context, s record.SeenInstance, q record.Question,
+			use record.UseMarks) (record.Memory, error) {
+			return room.AskMarks(ctx, testcluster.Dial(t, s.Address), q, use)
+		}}); err != nil {
+		t.Fatalf("recover: %+v, %v", report, err)
+	}
+	g.takes(a, "order")
+	g.takes(g.room("b"), "order")
 }
 
 // Each right that a room lacks is named, in its problems too.
