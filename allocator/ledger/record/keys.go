@@ -7,8 +7,8 @@
 // carries a format number: the lowest format that can hold it. A reader that needs a value
 // of an unknown format fails; a reader that lists values passes over it and names its key.
 // Unknown fields are kept when a value is written again. In marks, workers, machines, tokens,
-// layouts and the epoch, which say which IDs may be issued, an unknown field is refused. So
-// two versions of the program can run beside each other.
+// holders, layouts and the epoch, which say which IDs may be issued, an unknown field is refused.
+// So two versions of the program can run beside each other.
 package record
 
 import (

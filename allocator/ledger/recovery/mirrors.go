@@ -75,7 +75,7 @@ func (r *witnesses) findConsoles(keys []store.KV) {
 	}
 }
 
-// askMirrors asks all mirrors at once for what they learned since they were asked before. It does not ask
+// askMirrors asks all mirrors, many at once, for what they learned since they were asked before. It does not ask
 // again where none answered: recover does not wait for it twice.
 func (r *witnesses) askMirrors(ctx context.Context) error {
 	all := slices.DeleteFunc(slices.Clone(r.cfg.Witnesses), func(w Witness) bool {
