@@ -168,8 +168,9 @@ func TestForms(t *testing.T) {
 		t.Errorf("%s\n%s", answer.Status, page)
 	}
 	post("proxied", map[string]string{"X-Forwarded-User": "anné", "X-Forwarded-For": "192.0.2.7, 10.0.0.1"})
-	if answer, _ := post(strings.Repeat("x", 2<<20), nil); answer.StatusCode != http.StatusBadRequest {
-		t.Errorf("a form of 2 MiB: %s", answer.Status)
+	// It is a few bytes too large: a client that still writes after half a second is cut off, and may see no answer.
+	if answer, _ := post(strings.Repeat("x", 1<<20), nil); answer.StatusCode != http.StatusBadRequest {
+		t.Errorf("a form of more than 1 MiB: %s", answer.Status)
 	}
 	entries, _, err := w.Admin.Audits(t.Context(), "", 10)
 	if err != nil {
