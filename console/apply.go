@@ -28,7 +28,6 @@ type planner struct {
 	counted atomic.Pointer[plan.Workers] // what all tags needed when they were last read; nil before
 }
 
-// PlanMigration implements ConsoleService.
 func (s *planner) PlanMigration(ctx context.Context,
 	r *marchv1.PlanMigrationRequest) (*marchv1.PlanMigrationResponse, error) {
 	stored, err := s.ledger.Refresh(ctx)
@@ -306,7 +305,6 @@ func (s *planner) checkPlan(ctx context.Context, given *marchv1.Plan) (stored re
 	return stored, planned, err
 }
 
-// ApplyMigration implements ConsoleService.
 func (s *planner) ApplyMigration(ctx context.Context,
 	r *marchv1.ApplyMigrationRequest) (*marchv1.ApplyMigrationResponse, error) {
 	hold, err := upTo("hold", r.GetHold(), allocator.LongestReserve) // in addition to each instance's own hold

@@ -19,7 +19,6 @@ import (
 	"github.com/march-id/march/internal/words"
 )
 
-// GetCapacity implements ConsoleService.
 func (s *problems) GetCapacity(ctx context.Context,
 	_ *marchv1.GetCapacityRequest) (*marchv1.GetCapacityResponse, error) {
 	o, err := s.GetOverview(ctx, &marchv1.GetOverviewRequest{})
@@ -257,7 +256,6 @@ func (t trend) with(now time.Time, value int64) trend {
 	return t
 }
 
-// growth is how fast a quantity grows.
 type growth struct {
 	// PerSecond is 0 where the quantity does not grow. It counts only if Known.
 	PerSecond float64

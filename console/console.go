@@ -303,7 +303,6 @@ func (s *Server) watchHealth(ctx context.Context) (pause time.Duration) {
 	return healthEvery
 }
 
-// reportHealth tells gRPC's health service.
 func (s *Server) reportHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	for _, service := range []string{"", marchv1.ConsoleService_ServiceDesc.ServiceName} {
 		s.health.SetServingStatus(service, status)

@@ -124,7 +124,6 @@ func (s *planner) costOf(ctx context.Context, id string, from record.Layout, p p
 // 10 s.
 const longestWait = 5 * time.Second
 
-// CountPlanCost implements ConsoleService.
 func (s *planner) CountPlanCost(ctx context.Context,
 	r *marchv1.CountPlanCostRequest) (*marchv1.CountPlanCostResponse, error) {
 	wait, err := upTo("wait", r.GetWait(), longestWait)
@@ -274,7 +273,6 @@ func (f tagForecast) end() *marchv1.TagEnd {
 	return end
 }
 
-// cost returns the forecast as a message.
 func (f tagForecast) cost() *marchv1.TagCost {
 	c := &marchv1.TagCost{Tag: string(f.tag.Name), Rooms: make(map[string]int64), Skipped: f.skipped}
 	lasts := lasts
@@ -451,7 +449,6 @@ type count struct {
 	idle    *time.Timer // cancels the count; it runs while no caller waits
 }
 
-// over reports whether a count has ended.
 func (n *count) over() bool {
 	select {
 	case <-n.done:
@@ -560,7 +557,6 @@ func (c *counts) begin(ctx context.Context, plan string, read readTags) *count {
 	return n
 }
 
-// leave removes a waiting caller.
 func (c *counts) leave(n *count) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

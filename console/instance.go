@@ -17,6 +17,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/problem"
 	"github.com/march-id/march/internal/serve"
 )
 
@@ -43,7 +44,6 @@ func (s *Server) ListRooms(ctx context.Context, _ *marchv1.ListRoomsRequest) (*m
 	return answer, nil
 }
 
-// ListInstances implements ConsoleService.
 func (s *problems) ListInstances(ctx context.Context,
 	r *marchv1.ListInstancesRequest) (*marchv1.ListInstancesResponse, error) {
 	var room allocator.Room
@@ -94,12 +94,9 @@ func instancesToProto(list []instance) []*marchv1.Instance {
 			continue
 		}
 		p.Address, p.AdminAddress, p.Build, p.Formats = i.Address, i.AdminAddress, i.Build, int32(i.Knows())
-		p.Version, p.Started, p.Alive = i.Version, timestamppb.New(i.Started), i.Alive
-		p.Unknown = i.Unknown
+		p.Version, p.Started, p.Alive, p.Unknown = i.Version, timestamppb.New(i.Started), i.Alive, i.Unknown
 		p.Hold, p.Unconfirmed = durationpb.New(i.Hold.Duration()), i.Unconfirmed
-		if !i.LastSeen.IsZero() {
-			p.LastSeen = timestamppb.New(i.LastSeen)
-		}
+		p.LastSeen = problem.Stamp(i.LastSeen)
 		if !i.Alive {
 			p.SilentFor = durationpb.New(time.Since(i.SilentSince))
 		}
@@ -119,7 +116,6 @@ func (s *Server) ConfirmInstance(ctx context.Context,
 	return &marchv1.ConfirmInstanceResponse{}, changeInstance(ctx, r, s.admin.ConfirmInstance)
 }
 
-// changeInstance changes the instance that a request names.
 func changeInstance(ctx context.Context, r interface {
 	GetRoom() string
 	GetName() string

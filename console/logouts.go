@@ -80,14 +80,12 @@ func (l *logouts) wait(subject string, ids ...ulid.ULID) {
 	l.mu.pending[subject] = all[max(len(all)-access.MaxEnded-1, 0):]
 }
 
-// run exchanges logouts until ctx ends.
 func (l *logouts) run(ctx context.Context) {
 	if l.gate == nil {
 		return
 	}
-	tick := time.NewTicker(logoutsEvery)
-	defer tick.Stop()
-	for since := time.Now().Add(-access.MaxSession); ; {
+	since := time.Now().Add(-access.MaxSession)
+	every(ctx, func(ctx context.Context) time.Duration {
 		now := time.Now()
 		if of, err := l.admin.Logouts(ctx, since); err == nil {
 			l.gate.EndSessions(now, of)
@@ -98,16 +96,12 @@ func (l *logouts) run(ctx context.Context) {
 		for _, subject := range l.waiting(now) {
 			l.write(ctx, subject)
 		}
-		select {
-		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), logoutsWithin)
-			for _, subject := range l.waiting(now) {
-				l.write(last, subject)
-			}
-			cancel()
-			return
-		case <-tick.C:
-		}
+		return logoutsEvery
+	})
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), logoutsWithin)
+	defer cancel()
+	for _, subject := range l.waiting(time.Now()) {
+		l.write(ctx, subject)
 	}
 }
 

@@ -97,14 +97,12 @@ type collector struct {
 	descs []*prometheus.Desc
 }
 
-// Describe implements prometheus.Collector.
 func (c collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
 		out <- d
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) {
 	now := c.last.Load()
 	for k, g := range gauges {

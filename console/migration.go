@@ -20,6 +20,7 @@ import (
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
 	"github.com/march-id/march/internal/operator"
+	"github.com/march-id/march/internal/problem"
 )
 
 // migrations shows the migrations, and changes the one under way as operators wish.
@@ -50,7 +51,6 @@ func (s *migrations) migration(ctx context.Context, id string) (record.Migration
 	return last[0], nil
 }
 
-// GetMigration implements ConsoleService.
 func (s *migrations) GetMigration(ctx context.Context,
 	r *marchv1.GetMigrationRequest) (*marchv1.GetMigrationResponse, error) {
 	m, err := s.migration(ctx, r.GetId())
@@ -92,7 +92,6 @@ func (s *migrations) ListMigrations(ctx context.Context,
 // watchEvery is how often a watched migration is read.
 const watchEvery = 200 * time.Millisecond
 
-// WatchMigration implements ConsoleService.
 func (s *migrations) WatchMigration(r *marchv1.WatchMigrationRequest,
 	stream marchv1.ConsoleService_WatchMigrationServer) error {
 	ctx := stream.Context()
@@ -161,7 +160,6 @@ func (s *migrations) change(ctx context.Context, id, action string,
 		"migration %s changed at each try: look at it again, then retry", id)
 }
 
-// PauseMigration implements ConsoleService.
 func (s *migrations) PauseMigration(ctx context.Context,
 	r *marchv1.PauseMigrationRequest) (*marchv1.PauseMigrationResponse, error) {
 	m, err := s.change(ctx, r.GetId(), "pause migration", func(m *record.Migration, by string) error {
@@ -175,7 +173,6 @@ func (s *migrations) PauseMigration(ctx context.Context,
 	return &marchv1.PauseMigrationResponse{Migration: m}, err
 }
 
-// ResumeMigration implements ConsoleService.
 func (s *migrations) ResumeMigration(ctx context.Context,
 	r *marchv1.ResumeMigrationRequest) (*marchv1.ResumeMigrationResponse, error) {
 	m, err := s.change(ctx, r.GetId(), "resume migration", func(m *record.Migration, by string) error {
@@ -282,15 +279,12 @@ func abort(m *record.Migration, by string, layout allocator.Layout, problem stri
 }
 
 // showMigration returns m as a message, with the instances that it waits for now.
-func (s *view) showMigration(ctx context.Context, m record.Migration) (*marchv1.Migration, error) {
-	if m.State.Ended() {
-		return migrationToProto(m, nil), nil
+func (s *view) showMigration(ctx context.Context, m record.Migration) (_ *marchv1.Migration, err error) {
+	var instances []instance
+	if !m.State.Ended() {
+		instances, err = s.instances(ctx)
 	}
-	instances, err := s.instances(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return migrationToProto(m, instances), nil
+	return migrationToProto(m, instances), err
 }
 
 // renewMigration returns m as it is by now, also as a message.
@@ -321,12 +315,7 @@ func migrationToProto(m record.Migration, instances []instance) *marchv1.Migrati
 	}
 	for _, move := range m.Moves {
 		made := operator.MoveToProto(move.Move)
-		if !move.Made.IsZero() {
-			made.Made = timestamppb.New(move.Made)
-		}
-		if !move.ClientsUntil.IsZero() {
-			made.ClientsUntil = timestamppb.New(move.ClientsUntil)
-		}
+		made.Made, made.ClientsUntil = problem.Stamp(move.Made), problem.Stamp(move.ClientsUntil)
 		p.Moves = append(p.Moves, made)
 	}
 	for _, w := range m.Without {
@@ -347,11 +336,8 @@ func migrationToProto(m record.Migration, instances []instance) *marchv1.Migrati
 	for k, move := range m.Moves {
 		for _, i := range instances { // by room and name
 			if slices.Contains(move.Loses, i.Room) {
-				r := &marchv1.Report{Instance: string(i.ID()), Version: i.Version, State: standing(m, k, i)}
-				if at := reportedAt(m, k, i); !at.IsZero() {
-					r.Reported = timestamppb.New(at)
-				}
-				p.Moves[k].Reports = append(p.Moves[k].Reports, r)
+				p.Moves[k].Reports = append(p.Moves[k].Reports, &marchv1.Report{Instance: string(i.ID()),
+					Version: i.Version, State: standing(m, k, i), Reported: problem.Stamp(reportedAt(m, k, i))})
 			}
 		}
 	}

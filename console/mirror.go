@@ -86,7 +86,6 @@ func (s *mirroring) announce(ctx context.Context) {
 	}
 }
 
-// ReportMirror implements ConsoleService.
 func (s *mirroring) ReportMirror(r *marchv1.ReportMirrorRequest,
 	stream grpc.ServerStreamingServer[marchv1.ReportMirrorResponse]) error {
 	if s.mirror == nil {

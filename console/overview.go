@@ -12,12 +12,12 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/march-id/march/allocator"
 	"github.com/march-id/march/allocator/ledger/record"
 	"github.com/march-id/march/api"
 	marchv1 "github.com/march-id/march/api/march/v1"
+	"github.com/march-id/march/internal/problem"
 )
 
 const (
@@ -42,7 +42,6 @@ type sample struct {
 	rates     map[allocator.Room][]float64 // the oldest first, the same number for each room; -1 for unknown
 }
 
-// told is the answer of one instance.
 type told struct {
 	status *marchv1.InstanceStatus // nil if it did not answer
 	mute   time.Time               // since when it has not answered, zero if it did
@@ -234,7 +233,6 @@ func whyOf(err error) string {
 	return allocator.ConnectionText(status.Convert(err).Message())
 }
 
-// GetOverview implements ConsoleService.
 func (s *problems) GetOverview(ctx context.Context,
 	_ *marchv1.GetOverviewRequest) (*marchv1.GetOverviewResponse, error) {
 	_, outage, err := s.shown(ctx)
@@ -251,12 +249,10 @@ func (s *problems) GetOverview(ctx context.Context,
 		Layout: recordToProto(now.Layout), Cluster: now.UUID, Ever: names(now.Layout.Ever), Halt: f.halt,
 		Problem: textOf(now.Unusable), Unreadable: passedOver(now.Bad), Migration: f.migration,
 		Problems: s.met.Note(f.problems(), time.Now()), NewestFormats: record.Formats,
+		AsOf: problem.Stamp(now.answers.came),
 	}
 	if now.Settings != nil {
 		answer.Settings = clusterToProto(*now.Settings)
-	}
-	if !now.answers.came.IsZero() {
-		answer.AsOf = timestamppb.New(now.answers.came)
 	}
 	rooms := now.Layout.Layout.Rooms()
 	for _, i := range now.instances {

@@ -53,7 +53,6 @@ type tagIndex struct {
 	took   time.Duration
 }
 
-// indexed is a tag in an index.
 type indexed struct {
 	tag   record.Tag
 	marks []*marchv1.Mark // by room
@@ -164,7 +163,6 @@ func newIndexed(t record.Tag, marks map[allocator.Room]record.Mark, l allocator.
 	return i
 }
 
-// summary returns the tag as a message.
 func (i *indexed) summary() *marchv1.TagSummary {
 	return &marchv1.TagSummary{Tag: setting.ToProto(i.tag), Marks: i.marks, Rate: i.rate,
 		Used: i.used, Lasts: lasts(i.lasts)}
@@ -210,7 +208,6 @@ func (x *tagIndex) sort() {
 	}
 }
 
-// SearchTags implements ConsoleService.
 func (s *index) SearchTags(ctx context.Context, r *marchv1.SearchTagsRequest) (*marchv1.SearchTagsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {

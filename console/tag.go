@@ -27,7 +27,6 @@ type tags struct {
 	texts *texts.Cache // without a key: rooms have them
 }
 
-// CreateTag implements ConsoleService.
 func (s *tags) CreateTag(ctx context.Context, r *marchv1.CreateTagRequest) (*marchv1.CreateTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetTag().GetName())
 	if err != nil {
@@ -97,7 +96,6 @@ func (s *tags) mayHold(ctx context.Context, settings record.TagSettings) error {
 	return nil
 }
 
-// GetTag implements ConsoleService.
 func (s *tags) GetTag(ctx context.Context, r *marchv1.GetTagRequest) (*marchv1.GetTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetName())
 	if err != nil {
@@ -135,7 +133,6 @@ func marksToProto(marks map[allocator.Room]record.Mark) []*marchv1.Mark {
 	return list
 }
 
-// ListTags implements ConsoleService.
 func (s *tags) ListTags(ctx context.Context, r *marchv1.ListTagsRequest) (*marchv1.ListTagsResponse, error) {
 	size, err := api.PageSize(r.GetPageSize())
 	if err != nil {
@@ -193,7 +190,6 @@ func parseTagToken(token string) (after allocator.Tag, shared int, err error) {
 	return after, shared, nil
 }
 
-// DeleteTag implements ConsoleService.
 func (s *tags) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*marchv1.DeleteTagResponse, error) {
 	name, err := allocator.ParseTag(r.GetName())
 	if err != nil {
@@ -204,13 +200,9 @@ func (s *tags) DeleteTag(ctx context.Context, r *marchv1.DeleteTagRequest) (*mar
 	} else {
 		err = s.admin.DeleteTagAt(ctx, name, r.GetIfRevision(), operator.Actor(ctx))
 	}
-	if err != nil {
-		return nil, err
-	}
-	return &marchv1.DeleteTagResponse{}, nil
+	return &marchv1.DeleteTagResponse{}, err
 }
 
-// UpdateTag implements ConsoleService.
 func (s *tags) UpdateTag(ctx context.Context, r *marchv1.UpdateTagRequest) (*marchv1.UpdateTagResponse, error) {
 	answer, err := operator.UpdateTag(ctx, s.admin, r)
 	if err == nil && r.GetDryRun() {
@@ -257,7 +249,6 @@ func (s *tags) addChainEffect(ctx context.Context, change *marchv1.Tag, answer *
 	return nil
 }
 
-// SkipTag implements ConsoleService.
 func (s *tags) SkipTag(ctx context.Context, r *marchv1.SkipTagRequest) (*marchv1.SkipTagResponse, error) {
 	answer, err := operator.SkipTag(ctx, s.admin, r)
 	if err == nil {
@@ -304,12 +295,10 @@ func (s *tags) behind(ctx context.Context, tag *marchv1.Tag) (behind []string) {
 	}
 }
 
-// PrescaleTag implements ConsoleService.
 func (s *tags) PrescaleTag(ctx context.Context, r *marchv1.PrescaleTagRequest) (*marchv1.PrescaleTagResponse, error) {
 	return operator.PrescaleTag(ctx, s.admin, r)
 }
 
-// Decode implements ConsoleService.
 func (s *tags) Decode(ctx context.Context, r *marchv1.DecodeRequest) (*marchv1.DecodeResponse, error) {
 	return operator.Decode(ctx, s.admin, r, s.texts)
 }

@@ -102,5 +102,4 @@ type zipped struct {
 	zip *gzip.Writer
 }
 
-// Write implements http.ResponseWriter.
 func (z *zipped) Write(b []byte) (int, error) { return z.zip.Write(b) }

@@ -18,10 +18,8 @@ type findView struct {
 // finding is a page to go to, or a command to copy.
 type finding struct{ Kind, Label, Link, Command string }
 
-const (
-	// foundTags is how many tags are shown, and foundRooms how many rooms.
-	foundTags, foundRooms = 8, 8
-)
+// foundTags is how many tags are shown, and foundRooms how many rooms.
+const foundTags, foundRooms = 8, 8
 
 // deeds are what operators do on pages.
 var deeds = []finding{

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"html/template"
 	"math"
-	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -40,17 +39,6 @@ func (h *Handler) functions() template.FuncMap {
 				return p.Text
 			}
 			return ""
-		},
-		"values": func(pairs ...any) url.Values {
-			v := make(url.Values)
-			for i := 0; i+1 < len(pairs); i += 2 {
-				list, some := pairs[i+1].([]string)
-				if !some {
-					list = []string{fmt.Sprint(pairs[i+1])}
-				}
-				v[fmt.Sprint(pairs[i])] = list
-			}
-			return v
 		},
 		"dict": func(pairs ...any) map[string]any {
 			m := make(map[string]any, len(pairs)/2)

@@ -44,14 +44,13 @@ func (h *Handler) instances(c *call) (any, error) {
 		l.warn(k, "Layout", i.GetVersion() < c.layout.GetLayout().GetLayout().GetVersion())
 		l.warn(k, "etcd", i.GetStatus().GetEtcdAwaySince() != nil)
 		if q.Get("do") == "forget" && q.Get("of") == i.GetRoom() && q.Get("name") == i.GetName() {
-			v.Forget = i
+			v.Forget, v.Hidden = i, url.Values{"of": {i.GetRoom()}, "name": {i.GetName()}}
 		}
 	}
 	v.Lists = []*list{l}
 	return v, nil
 }
 
-// workersPage is how many workers a page shows.
 const workersPage = 50
 
 func (h *Handler) workers(c *call) (any, error) {
@@ -110,6 +109,7 @@ type listPage struct {
 	Filtered   bool                        // by the page's filter
 	Refused    *problem                    // why a change was refused
 	Forget     *marchv1.Instance           // to be confirmed
+	Hidden     url.Values                  // that confirms it
 	New        tagForm                     // of the page of tags, as are those up to Where
 	Tags       *marchv1.SearchTagsResponse // nil on all other pages
 	Orders     []shownLink                 // by name, rate or risk
@@ -148,7 +148,6 @@ func pagesOf(q url.Values, param, next string) (p pages) {
 	return p
 }
 
-// listRow is a row of a list.
 type listRow struct {
 	ID, Page string // Page is the address of what it shows; empty for none
 	Cells    []cell
@@ -218,7 +217,6 @@ func (l *list) warn(row int, title string, wrong bool) {
 	}
 }
 
-// newCell returns how a page shows a value.
 func newCell(value any, colour palette) cell {
 	switch v := value.(type) {
 	case nil:

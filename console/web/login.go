@@ -219,7 +219,6 @@ func (h *Login) underItsName(next http.Handler) http.Handler {
 	})
 }
 
-// loginView is the data of the page.
 type loginView struct {
 	To, User string
 	Issuer   bool
@@ -272,7 +271,6 @@ func (h *Login) write(w http.ResponseWriter, status int, v loginView) {
 	_, _ = w.Write(text.Bytes())
 }
 
-// byToken logs in by a token.
 func (h *Login) byToken(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxToken)
 	if err := r.ParseForm(); err != nil {
@@ -328,7 +326,6 @@ func (h *Login) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 
-// set sets a cookie.
 func (h *Login) set(w http.ResponseWriter, name string, value any, lasts time.Duration) error {
 	text, err := h.cookie.Encode(name, value)
 	if err != nil { // a user of very many groups
@@ -374,7 +371,6 @@ func (h *Login) oauth(p *oidc.Provider) *oauth2.Config {
 	}
 }
 
-// toIssuer sends a browser to the issuer.
 func (h *Login) toIssuer(w http.ResponseWriter, r *http.Request) {
 	if h.cfg.ClientID == "" {
 		http.NotFound(w, r)

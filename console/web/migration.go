@@ -97,7 +97,6 @@ func roomChanges(before, after *marchv1.Layout) (list []change) {
 	return list
 }
 
-// listChanges shows changes with columns.
 func listChanges(caption string, columns []setting.Column[change], changes []change, colour palette) *list {
 	l := newList(caption, columns, changes, colour, nil)
 	l.Class = "numbers"
@@ -241,7 +240,6 @@ type migrationsView struct {
 	Planner *planner
 }
 
-// historyPage is how many migrations a page has.
 const historyPage = 10
 
 func (h *Handler) migrations(c *call) (any, error) {

@@ -107,7 +107,6 @@ func (p *planner) listRanges() {
 	p.Ranges.Class = "list rows"
 }
 
-// costs is the cost of a plan, or the progress of counting it.
 type costs struct {
 	*marchv1.CountPlanCostResponse
 	Worst *list

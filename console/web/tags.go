@@ -20,7 +20,6 @@ import (
 	"github.com/march-id/march/internal/setting"
 )
 
-// tagsPage is how many tags a page shows.
 const tagsPage = 50
 
 // column is the head of a column by which tags can be sorted.
@@ -107,7 +106,6 @@ func used(share float64) string {
 	return pct(100 * share)
 }
 
-// createTag handles the form of a new tag.
 func (h *Handler) createTag(c *call) (string, error) {
 	t, err := c.readSettings(true)
 	if err != nil {

@@ -245,7 +245,6 @@ func actor(r *http.Request) context.Context {
 	return ctx
 }
 
-// frame is the data of a page's template.
 type frame struct {
 	Title, Nav string
 	Menu       []*page

@@ -5,6 +5,7 @@ package problem
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -118,7 +119,6 @@ func Some(all []*marchv1.Problem, most int, of string) []*marchv1.Problem {
 	return append(all[:most:most], more)
 }
 
-// id identifies a problem in a list.
 type id struct {
 	kind marchv1.ProblemKind
 	of   string
@@ -286,7 +286,6 @@ func shownAs(cause, p *marchv1.Problem) string {
 	return p.GetOf() + " (" + strings.ReplaceAll(api.Word(p.GetKind()), "_", " ") + ")"
 }
 
-// hits adds what a problem hits.
 func hits(p *marchv1.Problem, more ...string) {
 	p.Hits = append(p.Hits, more...)
 	slices.Sort(p.Hits)
@@ -318,13 +317,9 @@ type Log struct {
 func (l *Log) Note(all []*marchv1.Problem, now time.Time) []*marchv1.Problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	was := l.mu.first
-	l.mu.first = make(map[id]time.Time)
-	for _, p := range all {
-		if first, ok := was[idOf(p)]; ok {
-			l.mu.first[idOf(p)] = first
-		}
-	}
+	maps.DeleteFunc(l.mu.first, func(known id, _ time.Time) bool {
+		return !slices.ContainsFunc(all, func(p *marchv1.Problem) bool { return idOf(p) == known })
+	})
 	l.fill(all, now)
 	return all
 }

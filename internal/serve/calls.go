@@ -47,7 +47,6 @@ func (c *calls) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServe
 	return err
 }
 
-// ended notes a call that ended.
 func (c *calls) ended(ctx context.Context, method string, start time.Time, err error) {
 	if c.requests != nil {
 		c.requests.ended(ctx, method, start, status.Code(err))

@@ -180,7 +180,6 @@ func (d *lateDeadline) current() context.Context {
 	return d.Context
 }
 
-// stop stops the timer.
 func (d *lateDeadline) stop() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -60,7 +60,6 @@ func NewTraces(ctx context.Context, cfg TracesConfig) (*sdktrace.TracerProvider,
 // heartbeat or a check for changes, and no caller waits for it.
 type ofCallers struct{ sdktrace.Sampler }
 
-// ShouldSample implements sdktrace.Sampler.
 func (c ofCallers) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
 	if p.Kind == trace.SpanKindClient {
 		return sdktrace.SamplingResult{Decision: sdktrace.Drop}
