@@ -156,8 +156,7 @@ func (f findings) halted() []*marchv1.Problem {
 		f.halt.GetBy(), "why", f.halt.GetWhy())}
 	for _, i := range f.halt.GetBarred() {
 		list = append(list, problem.New(problem.Barred, i.GetRoom()+"/"+i.GetName(), asTime(i.GetBarred().GetSince()),
-			"by",
-			i.GetBarred().GetBy()))
+			"by", i.GetBarred().GetBy()))
 	}
 	return list
 }
@@ -307,8 +306,7 @@ func (s *problems) ownProblems() []*marchv1.Problem {
 	for _, p := range list {
 		p.Hits = []string{"console " + s.host}
 	}
-	return append(list, problem.Safety("console "+s.host, s.host,
-		s.cfg.Insecure, s.cfg.TLS.Broken())...)
+	return append(list, problem.Safety("console "+s.host, s.host, s.cfg.Insecure, s.cfg.TLS.Broken())...)
 }
 
 // ownProblems returns the problems that an instance reports of itself.

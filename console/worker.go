@@ -208,26 +208,15 @@ func (s *upkeep) readWorkers(ctx context.Context) {
 // readEnds reads when the time bits of tags end, and how many tags there are. It returns the pause before the next
 // time.
 func (s *upkeep) readEnds(ctx context.Context) (pause time.Duration) {
-	ends, tags, err := s.timeEnds(ctx)
-	if err != nil {
-		return sizeEvery
-	}
-	s.publish(func(next *snapshot) {
-		next.workers.ends = ends
-		next.trends = next.trends.note(time.Now(), tagsKind, map[string]int64{allTags: tags})
-	})
-	return endsEvery
-}
-
-// timeEnds returns the tags whose time bits end first, and how many tags there are.
-func (s *upkeep) timeEnds(ctx context.Context) (ends []tagEnd, tags int64, err error) {
+	var ends []tagEnd
+	var tags int64
 	first := func() {
 		slices.SortFunc(ends, func(a, b tagEnd) int {
 			return cmp.Or(cmp.Compare(a.end, b.end), cmp.Compare(a.tag, b.tag))
 		})
 		ends = ends[:min(len(ends), problemsOfKind+1)]
 	}
-	_, err = s.admin.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
+	if _, err := s.admin.EachTagIn(ctx, nil, func(t record.Tag, _ map[allocator.Room]record.Mark) error {
 		if tags++; t.Time == nil {
 			return nil
 		}
@@ -235,9 +224,15 @@ func (s *upkeep) timeEnds(ctx context.Context) (ends []tagEnd, tags int64, err e
 			first()
 		}
 		return nil
-	})
+	}); err != nil {
+		return sizeEvery
+	}
 	first()
-	return ends, tags, err
+	s.publish(func(next *snapshot) {
+		next.workers.ends = ends
+		next.trends = next.trends.note(time.Now(), tagsKind, map[string]int64{allTags: tags})
+	})
+	return endsEvery
 }
 
 // share returns the share of a slice's workers that are in use. A slice of one worker does not count: its share is

@@ -101,7 +101,7 @@ func newRest(generated []byte, maxBody int64, log hclog.Logger) (*rest, error) {
 			w http.ResponseWriter, r *http.Request, err error) {
 			h.refuse(w, r, err)
 		}),
-		runtime.WithIncomingHeaderMatcher(actorHeader),
+		runtime.WithIncomingHeaderMatcher(func(name string) (string, bool) { return api.ActorHeader, name == actor }),
 		runtime.WithOutgoingHeaderMatcher(func(string) (string, bool) { return "", false }),
 		runtime.WithUnescapingMode(runtime.UnescapingModeAllExceptReserved),
 		runtime.WithDisablePathLengthFallback(), // no POST of a form for a GET
@@ -123,11 +123,8 @@ func (h *rest) mount(mux *http.ServeMux) {
 // gives an answer 10 s.
 const callTimeout = 8 * time.Second
 
-// actor is the header with which a client names the actor of a call.
+// actor is the header with which a client names the actor of a call. No other becomes gRPC metadata.
 var actor = textproto.CanonicalMIMEHeaderKey(api.ActorHeader)
-
-// actorHeader lets that header, and no other, become gRPC metadata.
-func actorHeader(name string) (string, bool) { return api.ActorHeader, name == actor }
 
 var noStore = []string{"no-store"}
 
