@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -14,12 +16,17 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc/filters"
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
 	"github.com/march-id/march/allocator"
@@ -283,4 +290,221 @@ func (e *etcd) sender(header *etcdserverpb.ResponseHeader, ended int64) Sender {
 		o.Connection = ended + 1
 	}
 	return o
+}
+
+// Watch implements Store.
+func (e *etcd) Watch(ctx context.Context, intervals []Interval, from int64) <-chan Change {
+	out := make(chan Change)
+	go func() {
+		defer close(out)
+		err := e.watch(ctx, intervals, from, out)
+		select {
+		case out <- Change{Err: err}:
+		case <-ctx.Done():
+		}
+	}()
+	return out
+}
+
+// watch runs one etcd watch for each interval, all on one stream. It asks the member for
+// progress, so that it notices a watch that hangs.
+func (e *etcd) watch(ctx context.Context, intervals []Interval, from int64, out chan<- Change) error {
+	m, err := e.client()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	watcher := clientv3.NewWatcher(m.Client)
+	var forwarders sync.WaitGroup
+	defer forwarders.Wait()
+	defer func() { _ = watcher.Close() }()
+	defer cancel()
+
+	heard, ended := make(chan clientv3.WatchResponse), make(chan struct{}, len(intervals))
+	for _, in := range intervals {
+		opts := []clientv3.OpOption{clientv3.WithRev(from), clientv3.WithProgressNotify()}
+		if in.End != "" {
+			opts = append(opts, clientv3.WithRange(in.End))
+		}
+		responses := watcher.Watch(ctx, in.Key, opts...)
+		forwarders.Go(func() {
+			for r := range responses {
+				select {
+				case heard <- r:
+				case <-ctx.Done():
+					return
+				}
+			}
+			ended <- struct{}{}
+		})
+	}
+	ask := time.NewTicker(e.cfg.Silence / 3)
+	defer ask.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ask.C:
+			if time.Since(last) > e.cfg.Silence {
+				return e.failed(m, m.endpoint, fmt.Errorf("a watch heard nothing for %v: %w", e.cfg.Silence,
+					context.DeadlineExceeded))
+			}
+			if err := watcher.RequestProgress(ctx); err != nil {
+				return e.failed(m, m.endpoint, err)
+			}
+		case <-ended:
+			return e.failed(m, m.endpoint, fmt.Errorf("a watch ended: %w", clientv3.ErrNoAvailableEndpoints))
+		case r := <-heard:
+			last = time.Now()
+			switch {
+			case r.CompactRevision != 0:
+				return &CompactedError{r.CompactRevision}
+			case r.Err() != nil:
+				return e.failed(m, m.endpoint, r.Err())
+			case len(r.Events) == 0:
+				continue
+			}
+			select {
+			case out <- Change{KVs: changed(r.Events)}:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+func changed(events []*clientv3.Event) []KV {
+	kvs := make([]KV, 0, len(events))
+	for _, ev := range events {
+		kv := KV{Key: string(ev.Kv.Key), Value: ev.Kv.Value, ModRevision: ev.Kv.ModRevision}
+		if ev.Type == clientv3.EventTypeDelete {
+			kv.Value, kv.ModRevision = nil, 0
+		}
+		kvs = append(kvs, kv)
+	}
+	return kvs
+}
+
+// traced returns the interceptor that makes spans of transactions. Watches and heartbeats
+// belong to no caller and have no spans.
+func traced(tracer trace.TracerProvider) []grpc.DialOption {
+	if tracer == nil {
+		return nil
+	}
+	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(
+		otelgrpc.WithTracerProvider(tracer),
+		otelgrpc.WithMeterProvider(noop.NewMeterProvider()),
+		otelgrpc.WithPropagators(propagation.TraceContext{}),
+		otelgrpc.WithFilter(filters.MethodName("Txn")),
+	))}
+}
+
+// failFast makes calls fail at once, with the reason, while there is no connection. The
+// client's default is to wait for the call's deadline; the ledger retries by itself.
+func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption) error {
+	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
+}
+
+// endings counts the connections that end, from either side.
+type endings etcd
+
+// HandleConn implements stats.Handler.
+func (e *endings) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, ok := s.(*stats.ConnEnd); ok {
+		e.ended.Add(1)
+	}
+}
+
+// HandleRPC implements stats.Handler.
+func (*endings) HandleRPC(context.Context, stats.RPCStats) {}
+
+// TagConn implements stats.Handler.
+func (*endings) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// TagRPC implements stats.Handler.
+func (*endings) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// translate turns an error of etcd's client into one with a Kind.
+func translate(endpoint string, err error) *allocator.Error {
+	kind := allocator.Internal
+	s, ok := status.FromError(err)
+	code := s.Code()
+	e := rpctypes.Error(err)
+	if !ok {
+		if etcdErr, isEtcd := e.(rpctypes.EtcdError); isEtcd {
+			code, ok = etcdErr.Code(), true
+		}
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled),
+		errors.Is(err, clientv3.ErrNoAvailableEndpoints):
+		kind = allocator.Unavailable
+	case !ok:
+	default:
+		switch code {
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Aborted:
+			kind = allocator.Unavailable
+		case codes.ResourceExhausted: // NOSPACE, or too many requests: an operator or time mends it
+			kind = allocator.Unavailable
+		case codes.PermissionDenied:
+			kind = allocator.Denied
+		case codes.Unauthenticated:
+			kind = allocator.Unauthenticated
+		case codes.InvalidArgument, codes.FailedPrecondition:
+			if errors.Is(e, rpctypes.ErrAuthFailed) || errors.Is(e, rpctypes.ErrUserEmpty) {
+				kind = allocator.Unauthenticated
+			}
+		}
+	}
+	cause := plain(err)
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		cause = ErrNoSpace
+	case errors.Is(e, rpctypes.ErrCompacted):
+		cause = ErrCompacted
+	case kind == allocator.Unauthenticated:
+		cause = fmt.Errorf("%w; give --etcd-user and --etcd-password-file", cause)
+	}
+	return allocator.Errorf(kind, "%w", &EndpointError{endpoint, cause})
+}
+
+// EndpointError is an error of etcd, or of the way to it. Its text has addresses.
+type EndpointError struct {
+	Endpoint string
+	Err      error
+}
+
+func (e *EndpointError) Error() string { return "etcd at " + e.Endpoint + ": " + e.Err.Error() }
+
+// Unwrap returns the error.
+func (e *EndpointError) Unwrap() error { return e.Err }
+
+// plainError is an error of gRPC, told without gRPC's codes and the names of its parts.
+type plainError struct {
+	text string
+	err  error
+}
+
+func (e *plainError) Error() string { return e.text }
+
+// Unwrap returns gRPC's error.
+func (e *plainError) Unwrap() error { return e.err }
+
+// plain returns an error with a text for people.
+func plain(err error) error {
+	s, ok := status.FromError(err)
+	if !ok {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return &plainError{"no answer in time", err}
+		}
+		return err // of etcd, or of the caller's context
+	}
+	text := allocator.ConnectionText(s.Message())
+	// gRPC closes a connection on which the server does not greet within its time.
+	if s.Code() == codes.DeadlineExceeded || strings.Contains(text, net.ErrClosed.Error()) {
+		text = "no answer in time"
+	}
+	return &plainError{text, err}
 }
