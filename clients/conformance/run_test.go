@@ -1,5 +1,3 @@
-//go:build live
-
 package conformance
 
 import (
@@ -96,6 +94,7 @@ func TestMain(m *testing.M) {
 // prepared finds the clients' programs, and returns the folder of prepare.
 func prepared(t *testing.T) (out string) {
 	t.Helper()
+	programs.OnlyInAll(t, "of the clients of other languages")
 	for _, c := range clients {
 		for _, program := range c.programs {
 			programs.Find(t, program)
@@ -545,7 +544,7 @@ func goLeases(t *testing.T, address string) int64 {
 // issues, too, as a part of the Go client's on the same machine, and Java's as a part of an AtomicLong's. These figures
 // mean something where nothing else runs, so no verdict depends on them:
 //
-//	go test -tags live ./clients/conformance -run TestSpeed -v
+//	LIVE=1 go test ./clients/conformance -run TestSpeed -v
 func TestSpeed(t *testing.T) {
 	out := prepared(t)
 	cluster := testcluster.NewFake(t)

@@ -1,5 +1,5 @@
 // Package conformance holds the clients of other languages to the Go code: with one set of vectors, which their unit
-// tests read, and in a run of all clients against rooms that fail (build tag live).
+// tests read, and in a run of all clients against rooms that fail (make test LIVE=1).
 package conformance
 
 import (

@@ -1,5 +1,3 @@
-//go:build live
-
 package main
 
 import (
@@ -180,6 +178,7 @@ func (c *composed) complete(service string) {
 // TestCompose runs the commands of the compose file. Each instance issues an ID of its room,
 // and Prometheus reads the metrics of all servers.
 func TestCompose(t *testing.T) {
+	programs.OnlyInAll(t, "of the compose file's commands")
 	t.Parallel()
 	programs.Find(t, "prometheus")
 	c := newComposed(t)

@@ -1,5 +1,3 @@
-//go:build live
-
 package main
 
 import (
@@ -17,6 +15,7 @@ import (
 	"github.com/march-id/march/api/tlsfiles"
 	"github.com/march-id/march/cmd/internal/proxy"
 	"github.com/march-id/march/internal/certs"
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/testcerts"
 	"github.com/march-id/march/internal/testcluster"
 )
@@ -24,6 +23,7 @@ import (
 // A room leases that has a round trip of 1.2 s or 2 s to etcd, over TLS: handshakes take round trips of their own.
 // Before, nothing was leased from 1.2 s on.
 func TestFarEtcdOverTLS(t *testing.T) {
+	programs.OnlyInAll(t, "of a far etcd over TLS")
 	t.Parallel()
 	etcd := ledgertest.StartSecureEtcd(t)
 	pair := etcd.Certificate(t, "march", certs.Leaf{})

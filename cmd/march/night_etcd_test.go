@@ -1,26 +1,22 @@
-//go:build live
-
 package main
 
 import (
 	"fmt"
-	"os/exec"
 	"testing"
 
 	"github.com/march-id/march/internal/programs"
 )
 
-func init() { promtool, _ = exec.LookPath("promtool") }
-
-// TestNightAlerts says that TestNight did not ask which alerts fire, where it could not.
-func TestNightAlerts(t *testing.T) { programs.Find(t, "promtool") }
+// TestNightAlerts says that TestNight did not ask which alerts fire, where it did not.
+func TestNightAlerts(t *testing.T) {
+	programs.OnlyInAll(t, "of which alerts fire")
+	programs.Find(t, "promtool")
+}
 
 // TestNightEtcd breaks a real etcd of three members, and runs the lines of etcdctl that TestNight knows as the next
 // step, as March prints them: those that mend do, and those that look show which member it is.
 func TestNightEtcd(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds etcd's programs")
-	}
+	programs.OnlyInAll(t, "of lines of etcdctl that a problem names")
 	t.Parallel()
 	s := newShell(t, etcdPrograms(t))
 	s.run(fmt.Sprintf("base=%d\n", s.base))

@@ -877,8 +877,14 @@ func TestNight(t *testing.T) {
 	programs.Find(t, "openssl") // says what did not run
 }
 
-// promtool is the program that asks which alerts fire. Only the live tests look for it: it takes a second each time.
-var promtool string
+// promtool is the program that asks which alerts fire, empty for none. It takes a second each time, so only
+// make test LIVE=1 looks for it.
+var promtool = func() (path string) {
+	if programs.All() {
+		path, _ = exec.LookPath("promtool")
+	}
+	return path
+}()
 
 func (f fault) run(t *testing.T, in map[string]bool) {
 	n := newNight(t, f, in)

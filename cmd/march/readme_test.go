@@ -1,5 +1,3 @@
-//go:build live
-
 package main
 
 import (
@@ -45,9 +43,6 @@ import (
 //     MariaDB of the test's own.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	for _, program := range []string{"curl", "redis-cli", "psql", "mysql"} {
-		programs.Find(t, program)
-	}
 	makefile := readDocument(t, "Makefile")
 	ran := 0
 	for _, file := range documents(t) {
@@ -62,7 +57,11 @@ func TestReadme(t *testing.T) {
 			ran += len(steps)
 			title, _, _ := strings.Cut(section, "\n")
 			t.Run(file+" "+title, func(t *testing.T) {
+				programs.OnlyInAll(t, "of the commands in the documents")
 				t.Parallel()
+				for _, program := range []string{"curl", "redis-cli", "psql", "mysql"} {
+					programs.Find(t, program)
+				}
 				runSection(t, makefile, file, section, steps)
 			})
 		}
@@ -322,9 +321,7 @@ const discoverDrill = "A console and a room away"
 // section "The cluster", in one shell, with etcd's own programs. Meanwhile a service of each
 // room takes IDs. No command fails, no call of a service fails, and no ID comes twice.
 func TestDrillsDocument(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds etcd's programs")
-	}
+	programs.OnlyInAll(t, "of the drills")
 	t.Parallel()
 	programs.Find(t, "curl")
 	bin := drillPrograms(t)
@@ -546,9 +543,7 @@ const productionDocument = "docs/production.md"
 // addresses of this test's own. No command may fail. The test logs how long the page took; the ten minutes that it may
 // take are a limit for what hangs, which no slow machine reaches.
 func TestProductionDocument(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds etcd's programs")
-	}
+	programs.OnlyInAll(t, "of the commands of docs/production.md")
 	if runtime.GOOS != "linux" {
 		t.Skip("all of 127.0.0.0/8 are addresses of this host under Linux alone")
 	}

@@ -1,5 +1,3 @@
-//go:build live
-
 package main
 
 import (
@@ -52,6 +50,7 @@ func asRead(v Value) []byte {
 // buildNext builds the next version and returns the program.
 func buildNext(t *testing.T) string {
 	t.Helper()
+	programs.OnlyInAll(t, "of two versions")
 	dir := t.TempDir()
 	var edits []overlay.Edit
 	for _, e := range nextVersion {
@@ -283,6 +282,7 @@ var previous struct {
 // the program. It skips the test where that commit is not to be had: in a shallow clone, or an unpacked archive.
 func buildPrevious(t *testing.T) string {
 	t.Helper()
+	programs.OnlyInAll(t, "of two versions")
 	root := filepath.Join("..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "testdata", "previous"))
 	if err != nil {
@@ -342,9 +342,6 @@ func runIn(t *testing.T, dir string, args ...string) ([]byte, error) {
 // back again; in between, one version begins a migration and the other ends it. No ID
 // comes twice, and each version's commands work with the other's servers.
 func TestPreviousVersion(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it builds march from another commit")
-	}
 	t.Parallel()
 	previous := buildPrevious(t)
 	v := newVersionsOf(t, previous)

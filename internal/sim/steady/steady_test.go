@@ -1,7 +1,3 @@
-//go:build live
-
-// Its build compiles the standard library once more: .ci/run has it.
-
 package steady_test
 
 import (
@@ -10,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/march-id/march/internal/programs"
 	"github.com/march-id/march/internal/sim/steady"
 )
 
@@ -64,6 +61,7 @@ func Test(t *testing.T) {
 
 // A steady program does the same each time. Without the patches the same program does not.
 func TestBuild(t *testing.T) {
+	programs.OnlyInAll(t, "of the build of a steady program") // which compiles the standard library once more
 	dir := t.TempDir()
 	for name, text := range map[string]string{"go.mod": "module chance\n\ngo 1.26\n", "chance_test.go": chance} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {

@@ -1,5 +1,3 @@
-//go:build live
-
 package disk
 
 import (
@@ -15,6 +13,7 @@ import (
 
 // A disk is full after it was filled, hangs while it is frozen, and is gone at the end.
 func TestDisk(t *testing.T) {
+	programs.OnlyInAll(t, "of full disks")
 	programs.Find(t, "mkfs.ext4")
 	if os.Geteuid() != 0 {
 		t.Skip("NOT RUN: tests of full disks (only root can mount one)")
