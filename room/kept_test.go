@@ -18,14 +18,17 @@ import (
 	"github.com/march-id/march/room"
 )
 
-// TestRollingRestartsWasteNothing restarts the instances of two rooms ten times, three times in a run that has not all
+// TestRollingRestartsWasteNothing restarts the instances of two rooms ten times, twice in a run that has not all
 // variants, one after the other, while callers ask for IDs. In the end each leased ID was issued once, or is kept.
 func TestRollingRestartsWasteNothing(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {
 		c := newCluster(t, testcluster.Halves())
-		tags := []allocator.Tag{"order", "strict", "item"}
+		tags := []allocator.Tag{"order", "strict", "item", "ordered"}
 		c.tag(func(s *record.TagSettings) { s.MinStep, s.Reserve = 20, "5s" }, tags[0], tags[2])
 		c.tag(func(s *record.TagSettings) { s.MinStep, s.StrictRetract = 50, true }, tags[1])
+		c.tag(func(s *record.TagSettings) {
+			s.MinStep, s.StrictOrder, s.TenureHold = 50, "room", record.DefaultTenureHold
+		}, tags[3])
 		dir := t.TempDir()
 		names := map[allocator.Instance]allocator.Room{"a1": "a", "a2": "a", "b1": "b"}
 		start := func(name allocator.Instance) *instance {
@@ -98,9 +101,14 @@ func TestRollingRestartsWasteNothing(t *testing.T) {
 			leased, used := int64(0), int64(0)
 			for _, in := range []allocator.Room{"a", "b"} {
 				answer, err := c.Open(t).Txn(bg, store.Txn{Then: []store.Op{
-					store.OpGet("/march/default/marks/" + string(in) + "/" + string(tag))}})
+					store.OpGet("/march/default/marks/" + string(in) + "/" + string(tag)),
+					store.OpGet("/march/default/holders/" + string(in) + "/" + string(tag))}})
 				if err != nil {
 					t.Fatal(err)
+				}
+				var holder record.Holder
+				if kv, there := answer.One(1); there && record.Decode(kv, &holder) == nil && holder.Rest != nil {
+					kept[tag] += stored.Layout.CountIDs(stored.Layout.Ranges[in], holder.Rest.First, holder.Rest.End)
 				}
 				mark, err := record.DecodeMark(answer.Got[0][0])
 				if err != nil {

@@ -161,7 +161,9 @@ func (i *Instance) readHolder(ctx context.Context, tag allocator.Tag, cluster bo
 func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Duration, state *State,
 	was record.Holder) (*Tenure, error) {
 	l := i.ledger
-	t := &Tenure{instance: i, tag: s.name, hold: hold, rest: s.restOf(state, was), over: make(chan struct{})}
+	t := &Tenure{instance: i, tag: s.name, hold: hold, over: make(chan struct{})}
+	rest := s.restOf(state, was)
+	t.mu.rest = rest
 	waits, longest, held := !was.ReleasedIn(state.epoch), hold, heldElsewhere(i, &was, state)
 	if waits {
 		longest = max(hold, was.Hold.Duration())
@@ -189,9 +191,9 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 			return err
 		},
 	}
-	if t.rest.Count > 0 { // it counts as a lease of this process, which is to remember its end
+	if rest.Count > 0 { // it counts as a lease of this process, which is to remember its end
 		c.also = append(c.also, store.Cond{Key: s.markKey(), ModRevision: s.revision, Value: s.value()})
-		c.mark = journal.Mark{Tag: s.name, Next: was.Rest.End, Version: t.rest.Version}
+		c.mark = journal.Mark{Tag: s.name, Next: was.Rest.End, Version: rest.Version}
 	}
 	sent := time.Now()
 	revision, ours, err := i.claim(ctx, c)
@@ -208,7 +210,7 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 		s.floor = nil
 	}
 	i.holders.add(t)
-	l.log.Info("holds an ordered tag", "tag", s.name, "room", i.room, "rest", t.rest.Count,
+	l.log.Info("holds an ordered tag", "tag", s.name, "room", i.room, "rest", rest.Count,
 		"opens_in", time.Until(t.opens).Round(time.Millisecond))
 	return t, nil
 }

@@ -54,13 +54,13 @@ type Tenure struct {
 	holder   record.Holder // with the key as this process wrote it
 	opens    time.Time     // nothing is issued before; zero where the tenure before it was released
 	opened   atomic.Bool   // the time came
-	rest     allocator.Segment
-	leased   bool // a lease was made in it; the rest is none
+	leased   bool          // a lease was made in it; the rest is none
 
 	confirmed atomic.Pointer[time.Time] // when the last confirmation was sent
 	over      chan struct{}             // closed as it ends
 	mu        struct {
 		sync.Mutex
+		rest  allocator.Segment // that it began with; none once it was leased or released
 		ended bool
 		onEnd func() // see OnEnd; nil for none
 	}
@@ -71,11 +71,18 @@ func (s *tagSource) leaseRest() (rest allocator.Segment) {
 	if s.tenure == nil {
 		return rest
 	}
-	rest, s.tenure.rest = s.tenure.rest, rest
+	rest = s.tenure.takeRest()
 	if state, _ := s.instance.ledger.State(); state.epoch != s.tenure.holder.Epoch ||
 		state.layout.Layout.Version != rest.Version {
 		return allocator.Segment{}
 	}
+	return rest
+}
+
+func (t *Tenure) takeRest() (rest allocator.Segment) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	rest, t.mu.rest = t.mu.rest, rest
 	return rest
 }
 
@@ -214,15 +221,19 @@ func (t *Tenure) isTaken() {
 }
 
 // Release ends the tenure, and has Run, or SendReleases, release its key, with the last of the segments that it did not
-// issue. held returns these after the end. The key stays as it is while the tenure has not opened: the one before may
-// still issue.
+// issue, or with the rest that it began with if it leased nothing. held returns these segments after the end. The key
+// stays as it is while the tenure has not opened: the one before may still issue.
 func (t *Tenure) Release(held func() []allocator.Segment) {
 	if _, first := t.stop(); !first || time.Now().Before(t.opens) {
 		return
 	}
 	released := t.holder
 	if released.Released = true; released.Room == "" { // other rooms may write the key of all rooms: it has no rest
-		released.Rest = t.restIn(held())
+		left := held()
+		if rest := t.takeRest(); rest.Count > 0 {
+			left = []allocator.Segment{rest}
+		}
+		released.Rest = t.restIn(left)
 	}
 	t.instance.holders.release(release{t.tag, t.unchanged(), store.OpPut(t.holder.KV.Key, record.Encode(&released))})
 }
