@@ -211,7 +211,7 @@ func (i *Instance) takeHolder(ctx context.Context, s *tagSource, hold time.Durat
 	}
 	i.holders.add(t)
 	l.log.Info("holds an ordered tag", "tag", s.name, "room", i.room, "rest", rest.Count,
-		"opens_in", time.Until(t.opens).Round(time.Millisecond))
+		"opens_in", max(0, time.Until(t.opens)).Round(time.Millisecond))
 	return t, nil
 }
 

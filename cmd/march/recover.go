@@ -34,7 +34,7 @@ func newHalt(c *common) *cobra.Command {
 		long: `Halt leasing in all rooms on purpose: before etcd is restored from a backup, or
 moved. Rooms go on issuing the IDs that they hold, about ten minutes' worth of a
 busy tag, and lease none until ` + "`march recover`" + ` has begun a new
-epoch.`,
+epoch. Tags with a strict order stop within their tenure_hold.`,
 		example: `  march halt --etcd etcd-1:2379,etcd-2:2379,etcd-3:2379 --why "restore of last night's backup"`,
 	}, noArgs, func(cmd *cobra.Command, _ []string) error {
 		return withCluster(cmd, c, &cluster, func(l *ledger.Ledger) error {
@@ -43,7 +43,8 @@ epoch.`,
 				return err
 			}
 			_, err = fmt.Fprintf(c.stdout, "halted   by %s at %s: %s\nnext     stop etcd, restore it, start it; then "+
-				"`march recover`\nmeanwhile rooms issue the IDs that they hold, and lease none\n", excerpt(h.By),
+				"`march recover`\nmeanwhile rooms issue the IDs that they hold, and lease none; tags with a strict "+
+				"order stop within their tenure_hold\n", excerpt(h.By),
 				h.Time.Format(time.RFC3339), excerpt(h.Why))
 			return err
 		})

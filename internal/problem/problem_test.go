@@ -176,8 +176,9 @@ func TestChanges(t *testing.T) {
 		changes.Write(log, list, when.Add(time.Duration(second)*time.Second))
 	}
 	const began = `[WARN]  a problem began: kind=halted what="leasing is halted in all rooms by ann: w" ` +
-		"since=2026-01-01T00:00:00Z remedy=\"Rooms issue the IDs that they hold, and lease none. When etcd " +
-		"has the right data, let them lease again. Next: `march recover`\"\n"
+		"since=2026-01-01T00:00:00Z remedy=\"Rooms issue the IDs that they hold, and lease none. Tags with a " +
+		"strict order stop within their tenure_hold. When etcd has the right data, let rooms lease again. Next: " +
+		"`march recover`\"\n"
 	const over = `[INFO]  a problem is over: kind=halted what="leasing is halted in all rooms by ann: w"` + "\n"
 	if b.String() != began+over+began {
 		t.Errorf("got\n%s", b.String())

@@ -50,7 +50,10 @@ var notIssuing = []string{"MarchNotIssuing"}
 // unready are the kinds that an instance has which leases nothing.
 var unready = []marchv1.ProblemKind{notReady, timeOrdered}
 
-const heldOnly = "Rooms issue the IDs that they hold, and lease none."
+const (
+	heldOnly    = "Rooms issue the IDs that they hold, and lease none."
+	orderedStop = heldOnly + " Tags with a strict order stop within their tenure_hold."
+)
 
 // Table has all rows, in the order of their declarations.
 var Table []*Row
@@ -73,7 +76,7 @@ var (
 		Remedy: "Check the address, and the network from this console to it.", Page: "/instances"})
 	Halted = row(Row{Kind: marchv1.ProblemKind_PROBLEM_KIND_HALTED, Cluster: true,
 		What:   "leasing is halted in all rooms by {by}: {why}",
-		Effect: heldOnly, Remedy: "When etcd has the right data, let them lease again.", Command: "march recover",
+		Effect: orderedStop, Remedy: "When etcd has the right data, let rooms lease again.", Command: "march recover",
 		Page: "/audit", Alerts: []string{"MarchRegression"},
 		Hides: []marchv1.ProblemKind{notReady, barred, timeOrdered}})
 	Unusable = row(Row{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE, Cluster: true, What: "{why}",
@@ -82,7 +85,7 @@ var (
 		Command: "march verify", Page: "/audit?object=layout", Alerts: []string{"MarchRegression"}, Hides: unready})
 	EtcdCorrupt = row(Row{Kind: marchv1.ProblemKind_PROBLEM_KIND_UNUSABLE, Cluster: true,
 		What:    "etcd's members differ (alarm CORRUPT), and etcd takes neither reads nor writes: no IDs are leased",
-		Effect:  heldOnly,
+		Effect:  orderedStop,
 		Remedy:  "Find the member that differs and replace it, or restore etcd and recover; then disarm the alarm.",
 		Command: "{etcdctl} endpoint hashkv --cluster", Page: "/capacity",
 		Hides: []marchv1.ProblemKind{notReady, noHeartbeats, timeOrdered}})

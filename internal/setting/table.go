@@ -40,7 +40,8 @@ var table = []Setting{
 		of: func(s *record.TagSettings) any { return &s.StrictRetract }, effect: strictEffect},
 	{Path: "strict_order", Kind: Counter, Fixed: true, Help: "a call that begins after another one was answered, in " +
 		"the same room (room) or in any (cluster), gets a larger ID; one instance of the room, or of all, then " +
-		"issues all of the tag's IDs, without leases to clients",
+		"issues all of the tag's IDs, without leases to clients, and stops within tenure_hold where etcd is away " +
+		"or leasing is halted; a recover without one of the instances may break the order",
 		of: func(s *record.TagSettings) any { return &s.StrictOrder }},
 	{Path: "tenure_hold", Kind: Counter, Fixed: true, Rare: true, preset: string(record.DefaultTenureHold),
 		Help: "with a strict order: how long the instance that issues the IDs goes on without etcd, and another one " +
