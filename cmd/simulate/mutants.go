@@ -225,9 +225,10 @@ func (g gate) run(ctx context.Context, name, pkg string, args ...string) (fate, 
 
 var (
 	seedLine = regexp.MustCompile(`seed ([0-9]+):\n\s*(?:at [^ ]+: )?(.*)`)
-	testLine = regexp.MustCompile(`--- FAIL: ([^ ]+)[^\n]*\n\s*(?:[^ ]+\.go:[0-9]+: )?(.*)`)
+	// What a script printed begins with a line of its own, which has the script's file and line.
+	testLine = regexp.MustCompile(`--- FAIL: ([^ ]+)[^\n]*\n\s*(?:[^ ]+\.go:[0-9]+: \s*)?(.*)`)
 	// A script says so by the clock of its bubble, which runs ahead.
-	inBubble = regexp.MustCompile(`(?m)^.*: still running after \d+s\n+`)
+	inBubble = regexp.MustCompile(`(?m)^.*: still running after \S+\n+`)
 )
 
 // found reads the output of a failed test: its seed or name, and its first finding.

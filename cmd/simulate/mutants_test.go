@@ -96,8 +96,11 @@ func TestFound(t *testing.T) {
 			"ID 5\n          at 4s: other\n", "seed 7", "DUPLICATE: tag order: ID 5", 7},
 		{"--- FAIL: TestX (0.00s)\n    --- FAIL: TestX/part (0.00s)\n        x_test.go:3: 5, want 4\n",
 			"TestX/part", "5, want 4", 0},
-		{"--- FAIL: TestX (0.00s)\n    x_test.go:9: a.txt:4: still running after 10s\n\n    x_test.go:3: 5, want 4\n",
+		{"--- FAIL: TestX (0.00s)\n    x_test.go:9: a.txt:4: still running after 50s\n" +
+			"    x_test.go:9: a.txt:4: still running after 1m0s\n" +
+			"    x_test.go:9: a.txt:4: still running after 1h0m1.5s\n\n    x_test.go:3: 5, want 4\n",
 			"TestX", "5, want 4", 0},
+		{"--- FAIL: TestX (0.00s)\n    x_test.go:9: \n          a.txt:4:\n          run\n", "TestX", "a.txt:4:", 0},
 		{"panic: broken\n\ngoroutine 7 [running]:\n", "", "panic: broken", 0},
 	} {
 		by, how, seed := found(c.said)
