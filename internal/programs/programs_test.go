@@ -71,7 +71,7 @@ func TestFind(t *testing.T) {
 }
 
 // TestMissing: on a machine that has none of them and cannot install any, .ci/programs lists what is missing and how to
-// install it, and the tests run all the same; not so with STRICT or CI.
+// install it, and the tests run all the same; not so with STRICT or CI, or for a name that the list lacks.
 func TestMissing(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
@@ -110,5 +110,8 @@ To install them:
 		if got != list+want || (code == 0) != (setting == "") {
 			t.Errorf("%q: exit code %d:\n%s", setting, code, got)
 		}
+	}
+	if got, code := run("", "spin", "spinn"); got != "programs.txt does not have spinn\n" || code != 1 {
+		t.Errorf("a name that the list lacks: exit code %d:\n%s", code, got)
 	}
 }
