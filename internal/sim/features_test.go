@@ -105,6 +105,7 @@ func features() []feature {
 		{name: "time tag, middle", tag: "middle", set: timedBy(timeid.WorkerMiddle), call: ticked},
 		{name: "time tag, last", tag: "last", set: timedBy(timeid.WorkerLast), call: ticked,
 			bars: "has the worker last", unbar: func(m *moves) {
+				m.sleep(nil, 2*time.Second, 0) // callers are answered until the tag is deleted
 				m.ends("last")
 				m.must(m.admin.DeleteTag(m.ctx, "last", "simulation"))
 			}},

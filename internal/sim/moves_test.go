@@ -528,7 +528,7 @@ func (m *moves) judge(f feature, word string) (wrong []string) {
 		since, calls := m.began, m.made.calls[f.tag][in]
 		gone := in == m.move.gone
 		switch {
-		case gone && m.move.lost, f.at != "" && in != "b", len(calls) == 0 && in == "c", m.made.ended[f.tag]:
+		case gone && m.move.lost, f.at != "" && in != "b", len(calls) == 0 && in == "c":
 			continue
 		case gone && word == "ends", in == "c":
 			since = m.over.Add(2 * time.Second)
