@@ -170,6 +170,22 @@ func (c *Chain) next(ctx context.Context) (int64, error) {
 	}
 }
 
+// takeN takes up to n ordinals of l that may be issued. IDs that were taken
+// while the gate closed are lost: a gap.
+func (c *Chain) takeN(l *link, n int64) (first uint64, got int64, err error) {
+	ok, err := c.admits(l.seg)
+	if !ok {
+		return 0, 0, err
+	}
+	first, got = l.takeN(n)
+	if got > 0 {
+		if ok, err = c.admits(l.seg); !ok {
+			return 0, 0, err
+		}
+	}
+	return first, got, nil
+}
+
 // NextN appends n IDs, n from 1 to LargestStep, to dst as runs of consecutive
 // IDs in growing order and returns the longer slice. It takes nothing before
 // the chain holds n IDs. Its errors are Next's and Invalid. Runs that it appended

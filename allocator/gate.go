@@ -98,19 +98,3 @@ func (c *Chain) takeRuns(ctx context.Context, n int64) (runs []Run, from []Segme
 	}
 	return runs, from, nil
 }
-
-// takeN takes up to n ordinals of l that may be issued. IDs that were taken
-// while the gate closed are lost: a gap.
-func (c *Chain) takeN(l *link, n int64) (first uint64, got int64, err error) {
-	ok, err := c.admits(l.seg)
-	if !ok {
-		return 0, 0, err
-	}
-	first, got = l.takeN(n)
-	if got > 0 {
-		if ok, err = c.admits(l.seg); !ok {
-			return 0, 0, err
-		}
-	}
-	return first, got, nil
-}

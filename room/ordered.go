@@ -179,54 +179,6 @@ func (c *counter) wait(ctx context.Context) (context.Context, context.CancelFunc
 	return ctx, cancel, err
 }
 
-func (c *counter) Next(ctx context.Context) (int64, error) {
-	if c.tenure == nil {
-		return c.Chain.Next(ctx)
-	}
-	ctx, cancel, err := c.wait(ctx)
-	defer cancel()
-	if err != nil {
-		return 0, err
-	}
-	id, err := c.Chain.Next(ctx)
-	return id, c.ended(err)
-}
-
-func (c *counter) NextN(ctx context.Context, n int64, dst []allocator.Run) ([]allocator.Run, error) {
-	if c.tenure == nil {
-		return c.Chain.NextN(ctx, n, dst)
-	}
-	ctx, cancel, err := c.wait(ctx)
-	defer cancel()
-	if err != nil {
-		return dst, err
-	}
-	dst, err = c.Chain.NextN(ctx, n, dst)
-	return dst, c.ended(err)
-}
-
-func (c *counter) NextRun(ctx context.Context, n int64) (run allocator.Run, skipped int64, err error) {
-	if c.tenure == nil {
-		return c.Chain.NextRun(ctx, n)
-	}
-	ctx, cancel, err := c.wait(ctx)
-	defer cancel()
-	if err != nil {
-		return run, 0, err
-	}
-	run, skipped, err = c.Chain.NextRun(ctx, n)
-	return run, skipped, c.ended(err)
-}
-
-// ended returns the error of a call, which is allocator.ErrClosed if the tenure has ended: the tag's next issuer then
-// answers the call.
-func (c *counter) ended(err error) error {
-	if err != nil && c.tenure.Ended() {
-		return allocator.ErrClosed
-	}
-	return err
-}
-
 func (c *counter) Warm(ctx context.Context) error {
 	if c.tenure != nil {
 		return c.prepare(ctx, 1)
