@@ -40,13 +40,12 @@ func (s *skewed) take() []allocator.Tag {
 	return slices.Compact(tags)
 }
 
-// noteSkew notes a counter's max_skew. An ordered tag has one holder, and no skew.
+// noteSkew notes a counter's max_skew.
 func (m *tags) noteSkew(c *counter, has bool) {
-	switch {
-	case !has:
-		c.Behind(0, 0, 0)
-	case c.tenure == nil:
+	if has {
 		m.skewed.add(c.Tag())
+	} else {
+		c.Behind(0, 0, 0)
 	}
 }
 
@@ -78,7 +77,7 @@ func (m *tags) lookAt(ctx context.Context, names []allocator.Tag) {
 	for _, name := range names {
 		c := m.counter(string(name))
 		skew, found := skews[name]
-		if c == nil || c.tenure != nil {
+		if c == nil {
 			continue
 		}
 		if err != nil || found {

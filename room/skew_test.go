@@ -200,6 +200,46 @@ func TestSkewOfWhatIsKept(t *testing.T) {
 	})
 }
 
+// The holder of a tag that is ordered within its room drops what lies too far behind another room, for its callers and
+// for calls that another instance passes on, and what it issues only grows. It takes no rest that lies so far behind.
+func TestSkewOfOrderedTag(t *testing.T) {
+	testcluster.Bubble(t, func(t *testing.T) {
+		const skew = 1000
+		c := newCluster(t, testcluster.Halves())
+		c.tag(func(s *record.TagSettings) {
+			s.StrictOrder, s.TenureHold, s.MaxSkew, s.MinStep = record.OrderRoom, record.DefaultTenureHold, skew, 100
+		}, "o")
+		b, other, a := c.start("b", "b1", nil), c.start("b", "b2", nil), c.start("a", "a1", nil)
+		g, ahead := &grows{TB: t}, &grows{TB: t}
+		ahead.await(a)
+		g.await(b)
+		run := func() int64 {
+			batch, err := a.NextBatch(bg, batchRequest("o", 5000))
+			if err != nil {
+				t.Fatal(err)
+			}
+			runs := batch.GetRuns()
+			return runs[len(runs)-1].GetFirst()
+		}
+		for n := range 10 {
+			furthest := run()
+			time.Sleep(aLook)
+			for through, i := range []*instance{b, other} {
+				id := i.mustNext("o")
+				if g.check(id); id < furthest-skew {
+					t.Errorf("%d: %d is issued through instance %d, and %d was a look before", n, id, through, furthest)
+				}
+			}
+		}
+		time.Sleep(time.Second) // a refill under way as an instance stops is lost, with the rest before it
+		b.Stop()
+		furthest := run()
+		if g.await(other); g.last < furthest-skew {
+			t.Errorf("%d of a rest was issued after %d", g.last, furthest)
+		}
+	})
+}
+
 // An instance is not behind its own leases: alone it drops nothing, however small max_skew is.
 func TestSkewOfOneInstance(t *testing.T) {
 	testcluster.Bubble(t, func(t *testing.T) {

@@ -320,6 +320,7 @@ func (w *world) settings(tag allocator.Tag) record.TagSettings {
 	case orderedTag:
 		s.StrictOrder = record.OrderRoom
 		s.TenureHold = pick(w.dice("tenure hold"), []record.Duration{"1s", "3s", "10s"})
+		s.MaxSkew = pick(w.dice("ordered skew"), []int64{0, 50, 500})
 	case clusterTag:
 		d := w.dice("home")
 		s.StrictOrder, s.TenureHold = record.OrderCluster, pick(d, []record.Duration{"1s", "3s", "10s"})
