@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -175,7 +174,6 @@ type readme struct {
 var (
 	readmePort   = regexp.MustCompile(`127\.0\.0\.1:70([0-7][0-9])\b`)
 	readmeMake   = regexp.MustCompile(`^make(?: ([a-z-]+)(?: [A-Z_]+=[0-9a-z]+)?(?: ARGS="(.*)")?)?\n$`)
-	readmeTag    = regexp.MustCompile(`^bin/march id next (\S+)`)
 	readmeServer = regexp.MustCompile(`^bin/march (room|console|dev) `)
 )
 
@@ -216,33 +214,6 @@ func (r *readme) run(t *testing.T, s step) {
 		return
 	}
 	r.compare(t, s, string(got))
-	if m := readmeTag.FindStringSubmatch(s.command); m != nil && r.exact {
-		r.settle(t, m[1])
-	}
-}
-
-// settle waits until the instances that issue IDs of a tag have leased ahead, as they have when a reader
-// types the next command: the IDs of other rooms depend on it.
-func (r *readme) settle(t *testing.T, tag string) {
-	t.Helper()
-	var stdout, stderr string
-	if err := poll(patience(t), func() bool {
-		stdout, stderr, _ = marchWith(t, r.env, "tag", "show", tag, "-o", "json")
-		var shown struct {
-			Chains []struct {
-				Held, Step int64 `json:",string"`
-			}
-		}
-		err := json.Unmarshal([]byte(stdout), &shown)
-		for _, c := range shown.Chains {
-			if c.Held <= c.Step {
-				return false
-			}
-		}
-		return err == nil && len(shown.Chains) > 0
-	}); err != nil {
-		t.Errorf("tag %s: %v\n%s%s", tag, err, stdout, stderr)
-	}
 }
 
 // serve starts a server.
