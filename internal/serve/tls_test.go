@@ -91,7 +91,7 @@ func TestTLS(t *testing.T) {
 
 func get(t *testing.T, cfg *tls.Config, address, path string) (code int, failed string) {
 	t.Helper()
-	c := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+	c := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
 		TLSClientConfig: cfg}}
 	answer, err := c.Get("https://" + address + path)
 	if err != nil {

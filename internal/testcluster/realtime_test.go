@@ -26,11 +26,10 @@ const (
 	longEnough = 30 * time.Second
 )
 
-// TestRealTime holds the repository's tests to testdata/realtime.txt, the list of their uses of real
-// time. The speed of a machine must not decide a verdict: a test that needs time runs in a bubble of
-// testing/synctest, or has a clock of its own. A use is free where only bubbles and benchmarks reach
-// it, and where it is a limit of half a minute or more. Each other function with a use has its reason
-// in the list.
+// TestRealTime holds the repository's tests to testdata/realtime.txt, the list of their uses of real time. The speed
+// of a machine must not decide a verdict: a test that needs time runs in a bubble of testing/synctest, or has a clock
+// of its own. A use is free where only bubbles and benchmarks reach it, and where it is a limit of half a minute or
+// more. A field Timeout counts, too. Each other function with a use has its reason in the list.
 func TestRealTime(t *testing.T) {
 	t.Parallel()
 	reasons := readRealTime(t)
@@ -341,6 +340,12 @@ func (s *tests) read(in *node, code ast.Node) {
 			if f := s.limits(n); f != nil {
 				limits[f] = true
 			}
+		case *ast.KeyValueExpr: // of a client, say
+			if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Timeout" {
+				if d := s.constant(n.Value); d > 0 && d < longEnough {
+					in.uses["a Timeout of "+d.String()] = true
+				}
+			}
 		case *ast.SelectorExpr:
 			switch use := s.called(n); use {
 			case "time.Now", "time.Since", "time.Until", "time.Sleep", "time.After", "time.AfterFunc", "time.NewTimer",
@@ -379,12 +384,18 @@ func (s *tests) limits(call *ast.CallExpr) ast.Node {
 	if at >= len(call.Args) {
 		return nil
 	}
-	v := s.info.Types[call.Args[at]].Value
-	if v == nil {
-		return nil
-	}
-	if d, ok := constant.Int64Val(constant.ToInt(v)); ok && time.Duration(d).Abs() >= longEnough {
+	if s.constant(call.Args[at]).Abs() >= longEnough {
 		return f
 	}
 	return nil
+}
+
+// constant returns the duration that an expression is, 0 if it is no constant.
+func (s *tests) constant(e ast.Expr) time.Duration {
+	v := s.info.Types[e].Value
+	if v == nil {
+		return 0
+	}
+	d, _ := constant.Int64Val(constant.ToInt(v))
+	return time.Duration(d)
 }
