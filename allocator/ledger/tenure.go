@@ -229,8 +229,9 @@ func (t *Tenure) Release(held func() []allocator.Segment) {
 	}
 	released := t.holder
 	if released.Released = true; released.Room == "" { // other rooms may write the key of all rooms: it has no rest
+		rest := t.takeRest() // before held: a refill that has it by then comes too late for that, too
 		left := held()
-		if rest := t.takeRest(); rest.Count > 0 {
+		if rest.Count > 0 {
 			left = []allocator.Segment{rest}
 		}
 		released.Rest = t.restIn(left)

@@ -317,9 +317,11 @@ type Log struct {
 func (l *Log) Note(all []*marchv1.Problem, now time.Time) []*marchv1.Problem {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.mu.first, func(known id, _ time.Time) bool {
-		return !slices.ContainsFunc(all, func(p *marchv1.Problem) bool { return idOf(p) == known })
-	})
+	there := make(map[id]bool, len(all))
+	for _, p := range all {
+		there[idOf(p)] = true
+	}
+	maps.DeleteFunc(l.mu.first, func(known id, _ time.Time) bool { return !there[known] })
 	l.fill(all, now)
 	return all
 }

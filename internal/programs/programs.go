@@ -36,7 +36,7 @@ func Find(tb testing.TB, name string) string {
 // All reports whether a run has all variants of each claim, as that of .ci/run does: make test LIVE=1.
 func All() bool { return os.Getenv("LIVE") != "" }
 
-// OnlyInAll skips a test whose claim another test shows, too, unless a run has all variants. `make test` counts it.
+// OnlyInAll skips a test that takes long, or needs more programs, unless a run has all variants. `make test` counts it.
 func OnlyInAll(tb testing.TB, tests string) {
 	tb.Helper()
 	if !All() {

@@ -292,7 +292,7 @@ func TestEtcdWindowEndsWithItsKey(t *testing.T) {
 }
 
 // An instance that a recover went on without, with leases that etcd has lost and no margin covers, halts
-// leasing if it may not raise the mark of the other room over them. A recover that asks it ends the halt for good.
+// leasing if it may not raise the mark of the other room over them. A recover that asks it ends the halt.
 func TestEtcdOrphanHalts(t *testing.T) {
 	g := newGuarded(t)
 	ctx := t.Context()
